@@ -1,0 +1,192 @@
+"""Settings, all from the environment or from `.env` beside `manage.py` (the environment wins).
+
+`make run` writes such a file for a hub on this machine. Without one, each setting that guards the hub has to be given:
+a missing one stops the start with a sentence that says what to set. There is no development mode that opens anything.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
+from environs import Env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+env = Env()
+env.read_env(os.environ.get("PARLEY_ENV_FILE", str(BASE_DIR / ".env")), recurse=False)
+
+
+def required(name: str, what: str) -> str:
+    value = env.str(name, "")
+    if not value:
+        raise ImproperlyConfigured(
+            f"Set {name} ({what}), in the environment or in .env beside manage.py. To try Parley on this machine, "
+            "`make run` writes that file for you; for a team see README.md, 'Settings'."
+        )
+    return value
+
+
+SECRET_KEY = required("SECRET_KEY", "a random string of at least 50 characters that nobody else knows")
+if len(SECRET_KEY) < 50 or SECRET_KEY.startswith("django-insecure-"):
+    raise ImproperlyConfigured("SECRET_KEY must be random and have at least 50 characters; the hub does not start with less.")
+SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", [])
+
+# Under which address people and agents reach the hub, without a slash at the end.
+PUBLIC_URL = required("PUBLIC_URL", "the address under which agents reach the hub, like https://parley.example.org").rstrip("/")
+_public = urlsplit(PUBLIC_URL)
+_loopback = _public.hostname in {"127.0.0.1", "localhost", "::1"}
+if _public.scheme not in {"http", "https"} or not _public.hostname:
+    raise ImproperlyConfigured("PUBLIC_URL must be a whole http(s) address, like https://parley.example.org")
+if _public.scheme == "http" and not _loopback and not env.bool("ALLOW_PLAIN_HTTP", False):
+    raise ImproperlyConfigured(
+        "PUBLIC_URL is plain http on an address that others reach: tokens would cross the network readable. Use https, or set "
+        "ALLOW_PLAIN_HTTP=1 where the network itself is private and encrypted."
+    )
+
+DEBUG = False
+ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", [_public.hostname])
+if "*" in ALLOWED_HOSTS:
+    raise ImproperlyConfigured("ALLOWED_HOSTS must name the hub's hosts: `*` would let any page on the web talk to it.")
+CSRF_TRUSTED_ORIGINS = [f"{_public.scheme}://{_public.netloc}"]
+
+INSTALLED_APPS = [
+    "daphne",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "channels",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "mcp_server",
+    "messaging",
+    "agents.connections",
+    "agents.mcp",
+    "agents.rest",
+    "canvas",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+ASGI_APPLICATION = "config.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+# --- Database -------------------------------------------------------------------------------------------------------
+
+# Connections that Django itself (HTTP API, admin, commands) may hold in one process, and those of the long-poll doors.
+DATABASE_POOL_MAX = env.int("DATABASE_POOL_MAX", 10)
+DOOR_POOL_MAX = env.int("DOOR_POOL_MAX", 10)
+# A transaction that cannot lock a row within 3 s gives up with the error `busy`: the holder is stuck, not slow.
+LOCK_TIMEOUT_MS = 3_000
+
+_database: Any = dj_database_url.parse(
+    required("DATABASE_URL", "postgres://user:password@host/name for a team, or sqlite:////path/to/parley.sqlite3")
+)
+if _database["ENGINE"] == "django.db.backends.postgresql":
+    _database["OPTIONS"] = {
+        **_database.get("OPTIONS", {}),
+        "pool": {"min_size": 1, "max_size": DATABASE_POOL_MAX, "timeout": 5},
+        "options": f"-c lock_timeout={LOCK_TIMEOUT_MS}",
+        "connect_timeout": 3,
+    }
+elif _database["ENGINE"] == "django.db.backends.sqlite3":
+    _database["OPTIONS"] = {
+        "transaction_mode": "IMMEDIATE",
+        # 20 s: writers queue here; longer than any queue seen, shorter than a client's patience (60 s).
+        "timeout": 20,
+        # FULL: an answered send survives a power cut, not only a crash of the process.
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
+    }
+else:
+    raise ImproperlyConfigured("DATABASE_URL must be postgres:// or sqlite://; Parley's statements are written for these two.")
+DATABASES = {"default": _database}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# A direct way to PostgreSQL for LISTEN, where DATABASE_URL leads through a pgbouncer.
+DOORBELL_DATABASE_URL = env.str("DOORBELL_DATABASE_URL", "")
+
+# --- Limits ---------------------------------------------------------------------------------------------------------
+
+# 600 a minute: an agent that works makes a few calls a second at most; a loop gone wild is stopped within a minute.
+RATE_LIMIT_PER_MINUTE = env.int("RATE_LIMIT_PER_MINUTE", 600)
+# 1 MiB: the largest honest call is a body of 20,000 characters, at most 240 kB when JSON escapes each of them.
+MAX_REQUEST_BYTES = 1_048_576
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
+
+# --- HTTP API and MCP -----------------------------------------------------------------------------------------------
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "UNAUTHENTICATED_USER": None,
+}
+DJANGO_MCP_GET_SERVER_INSTRUCTIONS_TOOL = False
+DJANGO_MCP_GLOBAL_SERVER_CONFIG = {"name": "parley", "stateless": True}
+
+# --- Security -------------------------------------------------------------------------------------------------------
+
+_https = _public.scheme == "https"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
+SECURE_SSL_REDIRECT = False  # The proxy in front of the hub speaks TLS; it redirects.
+SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", 3600 if _https else 0)
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.bool("BEHIND_PROXY", False) else None
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
+]
+LOGIN_URL = "admin:login"
+
+# --- The rest -------------------------------------------------------------------------------------------------------
+
+LANGUAGE_CODE = "en"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "var" / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+WHITENOISE_USE_FINDERS = True
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", "INFO")},
+}

@@ -1,0 +1,6 @@
+"""Addresses of the pages and of the HTTP API. The long polls (`/mcp`, `GET /api/v1/inbox`) are taken before, in `asgi`."""
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, path
+
+urlpatterns: list[URLPattern | URLResolver] = [path("admin/", admin.site.urls)]
