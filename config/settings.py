@@ -68,6 +68,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "mcp_server",
+    "config",
     "messaging",
     "agents.connections",
     "agents.mcp",
@@ -121,6 +122,8 @@ if _database["ENGINE"] == "django.db.backends.postgresql":
         "options": f"-c lock_timeout={LOCK_TIMEOUT_MS}",
         "connect_timeout": 3,
     }
+    # A pooled connection is asked whether it still lives before it is used: a restarted database is then not noticed.
+    _database["CONN_HEALTH_CHECKS"] = True
 elif _database["ENGINE"] == "django.db.backends.sqlite3":
     _database["OPTIONS"] = {
         "transaction_mode": "IMMEDIATE",
@@ -129,6 +132,8 @@ elif _database["ENGINE"] == "django.db.backends.sqlite3":
         # FULL: an answered send survives a power cut, not only a crash of the process.
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
     }
+    # Kept open: a file needs no hand-back, and opening costs more than most calls.
+    _database["CONN_MAX_AGE"] = None
 else:
     raise ImproperlyConfigured("DATABASE_URL must be postgres:// or sqlite://; Parley's statements are written for these two.")
 DATABASES = {"default": _database}
