@@ -33,6 +33,9 @@ LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "var", "node_modules", "__pycache__", ".*_cache", ".hypothesis", ".env"
 )
 
+# What a test says about a patch that broke the code, instead of changing what it does.
+NO_PROOF = ("SyntaxError", "ImportError", "ModuleNotFoundError", "NameError")
+
 # A test bounds its own waits by seconds; this ends one that a mutant has made wait for ever.
 TIMEOUT_S = 120
 
@@ -81,7 +84,13 @@ def patched(source: str, mutant: Mutant) -> str:
         raise BadMutantError("a mutant changes one line")
     if (times := source.count(mutant.old)) != 1:
         raise BadMutantError(f"its old text stands {times} times in the file, not once")
-    return source.replace(mutant.old, mutant.new)
+    changed = source.replace(mutant.old, mutant.new)
+    if mutant.file.endswith(".py"):
+        try:
+            compile(changed, mutant.file, "exec")
+        except SyntaxError as failure:
+            raise BadMutantError(f"the result is not Python: {failure}") from failure
+    return changed
 
 
 @contextmanager
@@ -115,11 +124,10 @@ def run(tree: Path, tests: list[str], on: str) -> str:
         return "hung"
     if done.returncode == pytest.ExitCode.OK:
         return "passed"
-    if (
-        done.returncode == pytest.ExitCode.TESTS_FAILED
-        and next(ElementTree.parse(report).iter("failure"), None) is not None
-    ):
-        return "failed"
+    if done.returncode == pytest.ExitCode.TESTS_FAILED:
+        failures = [failure.get("message", "") for failure in ElementTree.parse(report).iter("failure")]
+        if failures and not any(message.startswith(NO_PROOF) for message in failures):
+            return "failed"
     return f"broke (exit code {done.returncode})\n{done.stdout[-3000:]}{done.stderr[-1000:]}"
 
 

@@ -51,6 +51,11 @@ def test_a_mutant_that_does_not_fit_the_code_exactly_once_is_refused(text):
         patched(text, Mutant("test", "file", "the line", "another"))
 
 
+def test_a_mutant_that_breaks_the_syntax_is_refused():
+    with pytest.raises(BadMutantError):
+        patched("a = 1\n", Mutant("test", "file.py", "a = 1", "a = ("))
+
+
 def test_a_mutant_of_more_than_one_line_is_refused():
     with pytest.raises(BadMutantError):
         patched("a\nb\n", Mutant("test", "file", "a\nb", "c"))
