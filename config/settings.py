@@ -33,11 +33,15 @@ def required(name: str, what: str) -> str:
 
 SECRET_KEY = required("SECRET_KEY", "a random string of at least 50 characters that nobody else knows")
 if len(SECRET_KEY) < 50 or SECRET_KEY.startswith("django-insecure-"):
-    raise ImproperlyConfigured("SECRET_KEY must be random and have at least 50 characters; the hub does not start with less.")
-SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", [])
+    raise ImproperlyConfigured(
+        "SECRET_KEY must be random and have at least 50 characters; the hub does not start with less."
+    )
+SECRET_KEY_FALLBACKS: list[str] = env.list("SECRET_KEY_FALLBACKS", [])
 
 # Under which address people and agents reach the hub, without a slash at the end.
-PUBLIC_URL = required("PUBLIC_URL", "the address under which agents reach the hub, like https://parley.example.org").rstrip("/")
+PUBLIC_URL = required(
+    "PUBLIC_URL", "the address under which agents reach the hub, like https://parley.example.org"
+).rstrip("/")
 _public = urlsplit(PUBLIC_URL)
 _loopback = _public.hostname in {"127.0.0.1", "localhost", "::1"}
 if _public.scheme not in {"http", "https"} or not _public.hostname:
@@ -135,7 +139,9 @@ elif _database["ENGINE"] == "django.db.backends.sqlite3":
     # Kept open: a file needs no hand-back, and opening costs more than most calls.
     _database["CONN_MAX_AGE"] = None
 else:
-    raise ImproperlyConfigured("DATABASE_URL must be postgres:// or sqlite://; Parley's statements are written for these two.")
+    raise ImproperlyConfigured(
+        "DATABASE_URL must be postgres:// or sqlite://; Parley's statements are written for these two."
+    )
 DATABASES = {"default": _database}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
@@ -169,6 +175,11 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
 SECURE_SSL_REDIRECT = False  # The proxy in front of the hub speaks TLS; it redirects.
 SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", 3600 if _https else 0)
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.bool("BEHIND_PROXY", False) else None
+SILENCED_SYSTEM_CHECKS = [
+    "security.W005",  # Other hosts of the domain are not the hub's to bind to https.
+    "security.W008",  # The proxy redirects, see above.
+    "security.W021",  # Whether browsers preload the domain is its owner's decision.
+]
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 AUTH_PASSWORD_VALIDATORS = [
