@@ -230,7 +230,7 @@ class Message(models.Model):
             models.Index(fields=["thread_root", "channel_sequence"], name="message_thread"),
             # What a sender last said in a conversation: unread counts and `answered`.
             models.Index(fields=["channel", "sender", "channel_sequence"], name="message_by_sender"),
-            models.Index(fields=["sender"], name="message_sender"),
+            models.Index(fields=["sender", "created_at"], name="message_of_sender"),
         ]
 
     def __str__(self) -> str:

@@ -1,0 +1,382 @@
+"""The doorbell: after a commit, "look again" for everybody who waits on one of the streams it touched.
+
+A ring carries no content, so a lost, late or doubled one costs time and never a message: whoever waits listens before it
+reads, and looks again unasked (`LOOK_AGAIN_S`). Each stream has its own bell: a ring wakes those who wait on it, however
+many others wait. Between processes rings travel over a bus: PostgreSQL's LISTEN/NOTIFY, or datagram sockets beside an
+SQLite database. This is the only module that touches either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import psycopg
+from django.conf import settings
+from django.db import connection, connections
+
+from messaging import store
+
+logger = logging.getLogger(__name__)
+
+# 25 s: half of the longest wait, so that a deaf process is late by one look, not by a whole wait.
+LOOK_AGAIN_S = 25.0
+
+# NOTIFY refuses payloads of 8,000 bytes.
+MAX_PAYLOAD_BYTES = 7_900
+
+CHANNEL = "parley_doorbell"
+
+
+def stream_key(stream_id: int) -> str:
+    """The bell of an inbox or a channel."""
+    return str(stream_id)
+
+
+class Bell:
+    """What one waiter holds while it listens. `ended` says why the wait is over before its time, if it is."""
+
+    __slots__ = ("_future", "_rung", "ended")
+
+    def __init__(self) -> None:
+        self.ended: str | None = None
+        self._rung = False
+        self._future: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        """Look again. Called in the waiter's event loop."""
+        self._rung = True
+        if self._future and not self._future.done():
+            self._future.set_result(None)
+
+    def end(self, reason: str) -> None:
+        """Stop waiting: `gone` (the client), `cancelled` (by the client) or `draining` (this process). The first one counts."""
+        self.ended = self.ended or reason
+        self.ring()
+
+    def clear(self) -> None:
+        """Forget earlier rings. What commits after this call rings again."""
+        self._rung = False
+
+    async def wait(self, timeout_s: float) -> None:
+        """Returns when rung since `clear`, or after `timeout_s` seconds."""
+        if self._rung or timeout_s <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = loop.call_later(timeout_s, self.ring)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+            self._future = None
+
+
+class Bus(Protocol):
+    """Carries rings to other processes. Both methods belong to one event loop, but for `publish`."""
+
+    def start(self, room: Room) -> None:
+        """Begin to pass on to `room` what others publish."""
+
+    def publish(self, keys: list[str]) -> None:
+        """Tell the other processes; never raises for them being deaf, and never waits longer than a moment."""
+
+
+class Room:
+    """Those who wait in one event loop, by bell."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bus: Bus) -> None:
+        self.loop = loop
+        self.bus = bus
+        self.bells: dict[str, set[Bell]] = {}
+        self.cancels: dict[str, set[Bell]] = {}
+        self.waiting = 0
+
+    def ring(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            for bell in self.bells.get(key, ()):
+                bell.ring()
+            for bell in self.cancels.get(key, ()):
+                bell.end("cancelled")
+
+    def ring_all(self) -> None:
+        """For what may have been missed: everybody looks once."""
+        for bells in self.bells.values():
+            for bell in bells:
+                bell.ring()
+
+    def end_all(self, reason: str) -> None:
+        for bells in list(self.bells.values()):
+            for bell in bells:
+                bell.end(reason)
+
+
+class Doorbell:
+    """The bells of this process. `ring` may be called from any thread; `listen` belongs to an event loop."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self._rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, Room] = WeakKeyDictionary()
+
+    @property
+    def waiting(self) -> int:
+        """How many waits are open in this process."""
+        return sum(room.waiting for room in list(self._rooms.values()))
+
+    def waiters(self, key: str) -> int:
+        """How many waits are open on one bell in this process."""
+        return sum(len(room.bells.get(key, ())) for room in list(self._rooms.values()))
+
+    @contextmanager
+    def listen(self, key: str, bell: Bell) -> Iterator[None]:
+        """Inside the block `bell` is rung with `key`; leaving it always stops that."""
+        room = self._room()
+        room.bells.setdefault(key, set()).add(bell)
+        room.waiting += 1
+        if self.draining:
+            bell.end("draining")
+        try:
+            yield
+        finally:
+            room.waiting -= 1
+            _discard(room.bells, key, bell)
+
+    @contextmanager
+    def cancellable(self, key: str) -> Iterator[Bell]:
+        """A new bell that a ring of `key` ends as `cancelled`, in whichever process that is rung."""
+        room = self._room()
+        bell = Bell()
+        room.cancels.setdefault(key, set()).add(bell)
+        try:
+            yield bell
+        finally:
+            _discard(room.cancels, key, bell)
+
+    def ring(self, *keys: str) -> None:
+        """Rings bells here and in the other processes. Call it after the commit; it neither raises nor waits."""
+        if not keys:
+            return
+        here = _running_loop()
+        rooms = list(self._rooms.values())
+        for room in rooms:
+            if room.loop is here:
+                room.ring(keys)
+            else:
+                with suppress(RuntimeError):  # That loop has been closed meanwhile.
+                    room.loop.call_soon_threadsafe(room.ring, keys)
+        bus = next((r.bus for r in rooms if r.loop is here), None) or next((r.bus for r in rooms), None) or _bus()
+        bus.publish(list(keys))
+
+    def drain(self) -> None:
+        """This process is about to stop: every wait, open or new, ends at once with an answer."""
+        self.draining = True
+        for room in list(self._rooms.values()):
+            with suppress(RuntimeError):
+                room.loop.call_soon_threadsafe(room.end_all, "draining")
+
+    def _room(self) -> Room:
+        loop = asyncio.get_running_loop()
+        if loop not in self._rooms:
+            self._rooms[loop] = room = Room(loop, _bus())
+            room.bus.start(room)
+        return self._rooms[loop]
+
+
+def _discard(bells: dict[str, set[Bell]], key: str, bell: Bell) -> None:
+    bells[key].discard(bell)
+    if not bells[key]:
+        del bells[key]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _bus() -> Bus:
+    return PostgresBus() if store.on_postgres() else SocketBus(socket_folder())
+
+
+# --- Between processes: datagram sockets beside an SQLite database --------------------------------------------------
+
+
+def socket_folder() -> Path:
+    """Where the processes that share one SQLite database find each other."""
+    return Path(f"{connections['default'].settings_dict['NAME']}.bells").absolute()
+
+
+class SocketBus:
+    """Each serving process has a socket in one folder; a ring is a datagram to each of the others."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._own: str | None = None
+
+    def start(self, room: Room) -> None:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        own = f"{os.getpid()}-{secrets.token_hex(4)}"
+        receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        receiver.setblocking(False)
+        with _short_path(self.folder) as folder:
+            receiver.bind(f"{folder}/{own}")
+        self._own = own
+        room.loop.add_reader(receiver, self._receive, receiver, room)
+
+    def _receive(self, receiver: socket.socket, room: Room) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                room.ring(receiver.recv(MAX_PAYLOAD_BYTES + 1).decode("ascii", "replace").split())
+
+    def publish(self, keys: list[str]) -> None:
+        try:
+            peers = [name for name in os.listdir(self.folder) if name != self._own]
+        except FileNotFoundError:
+            return
+        if not peers:
+            return
+        payloads = _payloads(keys)
+        with _short_path(self.folder) as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            # A serving process must not wait; a command may, a moment, for a receiver whose queue (10 datagrams) is full.
+            sender.settimeout(0 if self._own else 0.2)
+            for peer in peers:
+                self._send(sender, f"{folder}/{peer}", payloads)
+
+    def _send(self, sender: socket.socket, path: str, payloads: list[bytes]) -> None:
+        try:
+            for payload in payloads:
+                sender.sendto(payload, path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            Path(path).unlink(missing_ok=True)  # Its process is gone.
+        except (BlockingIOError, TimeoutError):
+            loop = _running_loop()
+            if loop:  # Ring it once more in a moment: twice is harmless, not at all costs 25 s.
+                loop.call_later(0.02, self.publish, [k for p in payloads for k in p.decode().split()])
+        except OSError:
+            logger.warning("A ring could not be passed on; waits elsewhere look again by themselves.", exc_info=True)
+
+
+@contextmanager
+def _short_path(folder: Path) -> Iterator[str]:
+    """The folder under a name that fits into a socket address (107 bytes), however deep it lies."""
+    if len(os.fsencode(folder)) <= 80 or not os.path.isdir("/proc/self/fd"):
+        yield str(folder)
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _payloads(keys: Iterable[str]) -> list[bytes]:
+    """The keys, each once, in as few payloads as the limit allows."""
+    payloads, current = [], ""
+    for key in dict.fromkeys(keys):
+        if current and len(current) + 1 + len(key) > MAX_PAYLOAD_BYTES - 40:
+            payloads.append(current)
+            current = ""
+        current = f"{current} {key}" if current else key
+    return [p.encode("ascii") for p in [*payloads, current] if p]
+
+
+# --- Between processes: PostgreSQL's LISTEN/NOTIFY ------------------------------------------------------------------
+
+# Tells a process its own notifications, which it has already rung, from those of others.
+_origin = f"o{secrets.token_hex(6)}"
+
+
+class PostgresBus:
+    """One listening connection per serving process, and one NOTIFY at a time that carries all keys gathered meanwhile."""
+
+    # Longer pauses would leave waits deaf longer than the database was away.
+    PAUSES_S = (0.1, 0.3, 1.0, 2.0)
+
+    def __init__(self) -> None:
+        self._room: Room | None = None
+        self._gathered: dict[str, None] = {}
+        self._gathering = threading.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._something = asyncio.Event()
+        self.listening = False
+
+    def start(self, room: Room) -> None:
+        self._room = room
+        self._tasks = [
+            room.loop.create_task(self._listen(room), name="parley-doorbell-listen"),
+            room.loop.create_task(self._notify(), name="parley-doorbell-notify"),
+        ]
+
+    def publish(self, keys: list[str]) -> None:
+        if self._room is None:
+            self._notify_now(keys)
+            return
+        with self._gathering:
+            self._gathered |= dict.fromkeys(keys)
+        if _running_loop() is self._room.loop:
+            self._something.set()
+        else:
+            with suppress(RuntimeError):
+                self._room.loop.call_soon_threadsafe(self._something.set)
+
+    def _notify_now(self, keys: list[str]) -> None:
+        """For a process that serves nobody: a command, a worker, a test."""
+        try:
+            with connection.cursor() as cursor:
+                for payload in _payloads(keys):
+                    cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, f"{_origin} {payload.decode()}"])
+        except Exception:
+            # The commit stands; waits look again by themselves.
+            logger.warning("A ring could not be sent.", exc_info=True)
+
+    async def _notify(self) -> None:
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            with self._gathering:
+                keys, self._gathered = list(self._gathered), {}
+            try:
+                async with (await store.pool()).connection() as taken:
+                    for payload in _payloads(keys):
+                        await taken.execute("SELECT pg_notify(%s, %s)", [CHANNEL, f"{_origin} {payload.decode()}"])
+            except (psycopg.Error, OSError):
+                logger.warning("%d rings could not be sent; waits elsewhere look again by themselves.", len(keys))
+
+    async def _listen(self, room: Room) -> None:
+        failures = 0
+        while True:
+            try:
+                async with await self._connect() as listener:
+                    await listener.execute(f"LISTEN {CHANNEL}")
+                    self.listening, failures = True, 0
+                    # What was rung while nobody listened has been missed.
+                    room.ring_all()
+                    async for notification in listener.notifies():
+                        origin, *keys = notification.payload.split()
+                        if origin != _origin:
+                            room.ring(keys)
+            except (psycopg.Error, OSError) as failure:
+                logger.warning("The doorbell lost its connection and takes another: %s", failure)
+            self.listening = False
+            await asyncio.sleep(self.PAUSES_S[min(failures, len(self.PAUSES_S) - 1)])
+            failures += 1
+
+    async def _connect(self) -> psycopg.AsyncConnection[tuple[object, ...]]:
+        keepalive = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+        if settings.DOORBELL_DATABASE_URL:
+            return await psycopg.AsyncConnection.connect(settings.DOORBELL_DATABASE_URL, autocommit=True)
+        arguments = store.connection_arguments() | keepalive | {"application_name": "parley-doorbell"}
+        return await psycopg.AsyncConnection.connect(autocommit=True, **arguments)
+
+
+doorbell = Doorbell()

@@ -1,0 +1,310 @@
+"""How statements reach the database: two executors for one set of rules.
+
+A rule is a generator ("steps") that yields `Statement`s, receives their rows, and returns its result. It knows no connection,
+so one text of the rule runs on Django's connection (`run`: HTTP API, admin, commands, SQLite) and on psycopg's asynchronous
+pool (`arun`: the long-poll doors on PostgreSQL), where neither a thread nor a Django request is held. `atomic` makes steps
+one transaction. Both executors turn the drivers' failures into `errors.Unavailable`, so that a rule is never half done
+unnoticed: whatever raises inside `atomic` has rolled back. The statements themselves stand in `statements`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+import psycopg
+import psycopg_pool
+from django.conf import settings
+from django.db import Error as DjangoError
+from django.db import connection, connections, transaction
+from psycopg.types.json import Jsonb
+
+from messaging import errors
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+
+class Statement(NamedTuple):
+    """One SQL text with `%s` for each parameter; it runs as it stands on PostgreSQL and SQLite."""
+
+    sql: str
+    params: Sequence[Any] = ()
+
+
+class Json(NamedTuple):
+    """A parameter for a JSON column."""
+
+    value: Any
+
+
+BEGIN = Statement("BEGIN")
+COMMIT = Statement("COMMIT")
+ROLLBACK = Statement("ROLLBACK")
+
+Steps = Generator[Statement, list[Row], T]
+
+
+def on_postgres() -> bool:
+    return connection.vendor == "postgresql"
+
+
+def one_of(column: str) -> str:
+    """The condition that a column is among the values of one list parameter."""
+    return f"{column} = ANY(%s)" if on_postgres() else f"{column} IN (SELECT value FROM json_each(%s))"
+
+
+def utc(value: Any) -> datetime | None:
+    """A time as a driver returned it (SQLite gives text, or a time without zone) as an aware time in UTC."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def uid(value: Any) -> UUID:
+    """An id as a driver returned it (SQLite gives 32 hexadecimal digits) as a UUID."""
+    return value if isinstance(value, UUID) else UUID(value)
+
+
+def atomic(steps: Steps[T]) -> Steps[T]:
+    """The steps as one transaction: committed when they return, rolled back when they raise."""
+    yield BEGIN
+    try:
+        result = yield from steps
+    except BaseException:
+        yield ROLLBACK
+        raise
+    yield COMMIT
+    return result
+
+
+# --- Failures -------------------------------------------------------------------------------------------------------
+
+
+def _busy() -> errors.Unavailable:
+    return errors.Unavailable(
+        "The hub is busy; nothing was stored. Try the same call again in a second, with the same idempotency key.",
+        code="busy",
+        retry_after_s=1,
+    )
+
+
+def _down() -> errors.Unavailable:
+    return errors.Unavailable(
+        "The hub cannot reach its database; nothing was stored. Try the same call again in a few seconds, with the same "
+        "idempotency key.",
+        code="database_unavailable",
+        retry_after_s=3,
+    )
+
+
+def as_parley_error(failure: BaseException) -> BaseException:
+    """What a driver's failure means for the caller; anything that is not about availability is returned as it is."""
+    cause = failure.__cause__ if isinstance(failure, DjangoError) else failure
+    if isinstance(cause, psycopg.errors.LockNotAvailable | psycopg_pool.TooManyRequests):
+        return _busy()
+    if isinstance(cause, psycopg_pool.PoolTimeout):
+        # Only Django's own pool comes here; that of the doors is asked in `arun`.
+        return _exhausted(connection.pool)
+    if isinstance(cause, sqlite3.OperationalError):
+        return _busy() if "locked" in str(cause) or "busy" in str(cause) else _down()
+    if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError | psycopg_pool.PoolClosed | OSError):
+        return _down()
+    return failure
+
+
+def _exhausted(full_or_cut_off: Any) -> errors.Unavailable:
+    """A pool gave no connection in time: all are in use, or it could not make any."""
+    stats = full_or_cut_off.get_stats()
+    return _busy() if stats["pool_size"] >= stats["pool_max"] else _down()
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turns the drivers' failures inside the block into `errors.Unavailable`."""
+    try:
+        yield
+    except (DjangoError, psycopg.Error, sqlite3.Error, OSError) as failure:
+        translation = as_parley_error(failure)
+        if translation is failure:
+            raise
+        raise translation from failure
+
+
+# --- Django's connection --------------------------------------------------------------------------------------------
+
+
+def _for_sqlite(value: Any) -> Any:
+    match value:
+        case Json():
+            return json.dumps(value.value, ensure_ascii=False)
+        case datetime():
+            return str(value.astimezone(UTC).replace(tzinfo=None))
+        case UUID():
+            return value.hex
+        case list() | tuple():
+            return json.dumps([_for_sqlite(v) for v in value])
+        case _:
+            return value
+
+
+def _for_postgres(value: Any) -> Any:
+    return Jsonb(value.value) if isinstance(value, Json) else value
+
+
+def run(steps: Steps[T]) -> T:
+    """Drives steps on this thread's Django connection and returns their result. Raises what they raise, or `Unavailable`."""
+    adapt = _for_postgres if on_postgres() else _for_sqlite
+    blocks: list[transaction.Atomic] = []
+    rows: list[Row] | None = None  # What the generator is sent first has to be None.
+    failure: BaseException | None = None
+    with translated():
+        try:
+            while True:
+                try:
+                    statement = steps.throw(failure) if failure else steps.send(rows)  # type: ignore[arg-type]
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                failure, rows = None, []
+                try:
+                    if statement is BEGIN:
+                        blocks.append(transaction.atomic())
+                        blocks[-1].__enter__()
+                    elif statement is COMMIT:
+                        blocks.pop().__exit__(None, None, None)
+                    elif statement is ROLLBACK:
+                        _roll_back(blocks.pop())
+                    else:
+                        with connection.cursor() as cursor:
+                            cursor.execute(statement.sql, [adapt(p) for p in statement.params])
+                            rows = cursor.fetchall() if cursor.description else []
+                except (DjangoError, psycopg.Error, sqlite3.Error, OSError) as raised:
+                    failure = as_parley_error(raised)
+        finally:
+            while blocks:  # Interrupted between two statements.
+                _roll_back(blocks.pop())
+
+
+def _roll_back(block: transaction.Atomic) -> None:
+    block.__exit__(errors.ParleyError, errors.ParleyError("rolled back"), None)
+
+
+# --- Worker threads -------------------------------------------------------------------------------------------------
+
+# 8: enough to keep two cores and the database busy; each holds at most one database connection and only for one call.
+_workers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="parley-db")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Runs blocking work (Django's ORM) in a bounded pool of threads. It is finished even if the caller has gone meanwhile."""
+
+    def call() -> T:
+        with translated():
+            try:
+                return work()
+            finally:
+                if on_postgres():
+                    connection.close()  # Hands it back to Django's pool.
+                else:
+                    connection.close_if_unusable_or_obsolete()
+
+    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(_workers, call))
+
+
+# --- The asynchronous pool ------------------------------------------------------------------------------------------
+
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[Any]] = WeakKeyDictionary()
+
+
+def connection_arguments() -> dict[str, Any]:
+    """How to reach the database of Django's settings with psycopg itself."""
+    known = connections["default"].settings_dict
+    wanted = {"dbname": known["NAME"], "user": known["USER"], "password": known["PASSWORD"], "host": known["HOST"]}
+    options = f"-c lock_timeout={settings.LOCK_TIMEOUT_MS} -c timezone=UTC"
+    arguments = {k: v for k, v in wanted.items() if v} | {"connect_timeout": 3, "options": options}
+    return arguments | ({"port": known["PORT"]} if known["PORT"] else {}) | {"application_name": "parley"}
+
+
+async def pool() -> psycopg_pool.AsyncConnectionPool[Any]:
+    """The pool of this event loop, opened at first use."""
+    loop = asyncio.get_running_loop()
+    if loop not in _pools:
+        _pools[loop] = psycopg_pool.AsyncConnectionPool(
+            kwargs={"autocommit": True, **connection_arguments()},
+            min_size=1,
+            max_size=settings.DOOR_POOL_MAX,
+            # 3 s: who cannot get a connection by then is told `busy` instead of queueing into the client's own limit.
+            timeout=3,
+            # Given up early, and begun anew by the next call: the pool's growing pauses would outlast a database's restart.
+            reconnect_timeout=2,
+            open=False,
+        )
+        await _pools[loop].open()
+    return _pools[loop]
+
+
+async def close_pool() -> None:
+    """Closes the pool of this event loop, if there is one."""
+    opened = _pools.pop(asyncio.get_running_loop(), None)
+    if opened:
+        await opened.close()
+
+
+async def arun(steps: Steps[T]) -> T:
+    """Drives steps without holding a thread where the driver can (PostgreSQL), in a worker thread where it cannot (SQLite).
+
+    Raises what the steps raise, or `Unavailable`.
+    """
+    if not on_postgres():
+        return await in_thread(lambda: run(steps))
+    with translated():
+        statement = next(steps)
+        # A pooled connection may have died unnoticed since its last use (the server was restarted): as long as nothing was
+        # done on it, another is taken.
+        for _ in range(settings.DOOR_POOL_MAX):
+            opened = await pool()
+            try:
+                async with opened.connection() as taken:
+                    try:
+                        rows = await _execute(taken, statement)
+                    except psycopg.OperationalError:
+                        if taken.closed:
+                            continue
+                        raise
+                    return await _drive(taken, steps, rows)
+            except psycopg_pool.PoolTimeout as failure:
+                raise _exhausted(opened) from failure
+        raise _down()
+
+
+async def _drive(taken: psycopg.AsyncConnection[Any], steps: Steps[T], rows: list[Row]) -> T:
+    failure: BaseException | None = None
+    while True:
+        try:
+            statement = steps.throw(failure) if failure else steps.send(rows)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        failure, rows = None, []
+        try:
+            if statement is not ROLLBACK or not taken.closed:
+                rows = await _execute(taken, statement)
+        except psycopg.Error as raised:
+            failure = as_parley_error(raised)
+
+
+async def _execute(taken: psycopg.AsyncConnection[Any], statement: Statement) -> list[Row]:
+    params = [_for_postgres(p) for p in statement.params]
+    cursor = await taken.execute(statement.sql, params or None, prepare=bool(params))
+    return await cursor.fetchall() if cursor.description else []
