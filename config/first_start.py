@@ -12,6 +12,7 @@ import os
 import secrets
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -29,7 +30,7 @@ def write_env(path: Path, *, data: Path, port: int) -> bool:
             "# Made by `make run` for this machine. Keep it secret: whoever knows SECRET_KEY can sign in as anybody.\n"
             f"SECRET_KEY={secrets.token_urlsafe(48)}\n"
             f"PUBLIC_URL=http://127.0.0.1:{port}\n"
-            f"DATABASE_URL=sqlite:///{data / 'parley.sqlite3'}\n"
+            f"DATABASE_URL=sqlite:///{quote(str(data / 'parley.sqlite3'))}\n"
         )
     return True
 

@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dj_database_url
 import pytest
+from dotenv import dotenv_values
 
+from config.first_start import write_env
 from tests.mutants import BadMutantError, Mutant, patched
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +39,13 @@ def test_a_second_start_keeps_the_settings(tmp_path):
     before = (tmp_path / "env").read_bytes()
     assert first_start(tmp_path / "env").returncode == 0
     assert (tmp_path / "env").read_bytes() == before
+
+
+def test_a_folder_of_any_name_can_hold_the_database(tmp_path):
+    folder = tmp_path / "a b#c$d%e'ü"
+    write_env(tmp_path / "env", data=folder, port=8000)
+    url = dotenv_values(tmp_path / "env")["DATABASE_URL"] or ""
+    assert dj_database_url.parse(url)["NAME"] == str(folder / "parley.sqlite3")
 
 
 def test_a_second_start_on_another_port_says_where_to_change_it(tmp_path):
