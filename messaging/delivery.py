@@ -498,8 +498,14 @@ def check_cursor(after: int | None, tail: int, pruned_through: int) -> None:
         )
 
 
-async def take_back(offer: Offer) -> None:
-    """The answer was not written: the messages are not offered after all, and will come again, marked as a repeat."""
+async def take_back(looked: Look, *, by: Caller, bell: Bell) -> Look:
+    """The answer will not be written: its messages are not offered after all, and will come again, marked as a repeat.
+
+    Returns the empty look that stands instead.
+    """
+    offer = looked.offer
+    if offer is None:
+        return looked
 
     def steps() -> store.Steps[None]:
         for delivery, count in offer.offers.items():
@@ -509,6 +515,8 @@ async def take_back(offer: Offer) -> None:
 
     await store.arun(store.atomic(steps()))
     doorbell.ring(stream_key(offer.inbox_id))
+    empty: shapes.Page = {**looked.page, "messages": [], "has_more": True, "after_sequence": looked.began_after}
+    return Look({**empty, "advice": await _advise(by, bell)}, looked.began_after)
 
 
 async def _advise(by: Caller, bell: Bell) -> shapes.Advice:

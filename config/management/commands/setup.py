@@ -6,6 +6,7 @@ It stands in `config` beside `serve`, as it brings all parts of a hub together.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -50,6 +51,8 @@ class Command(BaseCommand):
     help = "Makes or updates the tables and, on a fresh hub, the first account, its channel and two agents' tokens."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        # WhiteNoise would complain about it at each start.
+        Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
         call_command("migrate", verbosity=0, stdout=self.stdout)
         account = create_first_account(wish=os.environ.get("USER", ""))
         if account:
