@@ -1,0 +1,42 @@
+"""Fixtures that most tests use: a hub, and agents on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.hub import DOORS, Agent, Hub, new_agent
+
+
+@pytest.fixture(scope="session")
+def running_hub(django_db_setup: None, django_db_blocker: Any) -> Iterator[Hub]:
+    """One server for the whole run; its threads use the test database."""
+    with django_db_blocker.unblock():
+        hub = Hub().start()
+        yield hub
+        hub.stop()
+
+
+@pytest.fixture
+def hub(running_hub: Hub, transactional_db: None) -> Hub:
+    """The server, with an empty database."""
+    return running_hub
+
+
+@pytest.fixture(params=sorted(DOORS))
+def door(request: pytest.FixtureRequest) -> str:
+    """The door a test goes through; a test that uses it runs once for each."""
+    return str(request.param)
+
+
+@pytest.fixture
+def agent(hub: Hub, request: pytest.FixtureRequest) -> Callable[..., Agent]:
+    """Makes an agent that acts as a handle: `agent("alice")`, through the test's door if it has one, else through MCP."""
+    through = request.getfixturevalue("door") if "door" in request.fixturenames else "mcp"
+
+    def make(handle: str | None = None, *, owner: str = "owner", door: str = through, **more: Any) -> Agent:
+        return new_agent(hub, door, owner=owner, handle=handle, **more)
+
+    return make
