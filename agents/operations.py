@@ -92,7 +92,8 @@ def check_scope(operation: Operation, credential: Credential) -> None:
     """Raises `insufficient_scope` when the connection may only read."""
     if operation.scope == "write" and not credential.can_write:
         raise errors.Denied(
-            "This connection may only read. Ask your owner for a token with the scope `write`.", code="insufficient_scope"
+            "This connection may only read. Ask your owner for a token with the scope `write`.",
+            code="insufficient_scope",
         )
 
 
@@ -229,9 +230,7 @@ def preview(by: Caller, i: inputs.PreviewSend) -> shapes.Preview:
             expires_in_s=i.expires_in_s,
         )
     elif len(to) == 1:
-        draft = Draft(
-            body=i.body, to_handle=to[0], thread_root_id=i.thread_root_id, expires_in_s=i.expires_in_s
-        )
+        draft = Draft(body=i.body, to_handle=to[0], thread_root_id=i.thread_root_id, expires_in_s=i.expires_in_s)
     else:
         raise errors.Invalid("Give `channel`, or exactly one handle in `to` for a direct message.")
     return delivery.preview_send(by=by, draft=draft)
@@ -441,9 +440,7 @@ OPERATIONS: tuple[Operation, ...] = (
         inputs.SearchMessages,
         shapes.SearchPage,
         "read",
-        lambda by, i: history.search_messages(
-            by=by, query=i.query, channel=i.channel, limit=i.limit, offset=i.offset
-        ),
+        lambda by, i: history.search_messages(by=by, query=i.query, channel=i.channel, limit=i.limit, offset=i.offset),
     ),
     Operation(
         "create_channel",

@@ -43,7 +43,8 @@ class Routing:
 
     def delivered(self) -> list[shapes.Delivered]:
         return [
-            {"handle": c.handle, "route": route, "state": "stored", "wake": decide_wake()} for c, route in self.recipients
+            {"handle": c.handle, "route": route, "state": "stored", "wake": decide_wake()}
+            for c, route in self.recipients
         ]
 
 

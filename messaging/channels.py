@@ -37,7 +37,9 @@ def create_channel(*, by: Caller, name: str, private: bool = False, topic: str =
             Membership.objects.create(channel=channel, profile_id=by.profile_id)
     except IntegrityError:
         raise errors.Conflict(
-            f"The name {name!r} is taken. Choose another, or join_channel if it is public.", code="channel_exists", channel=name
+            f"The name {name!r} is taken. Choose another, or join_channel if it is public.",
+            code="channel_exists",
+            channel=name,
         ) from None
     return describe(by=by, channel=channel)
 
@@ -94,7 +96,10 @@ def list_channels(*, by: Caller, query: str = "", limit: int = 50, after: str = 
         found = found.filter(name__gt=access.channel_name(after))
     rows = list(found.select_related("stream").order_by("name")[: limit + 1])
     members = dict(
-        Membership.objects.filter(channel__in=rows).values_list("channel").annotate(n=Count("pk")).values_list("channel", "n")
+        Membership.objects.filter(channel__in=rows)
+        .values_list("channel")
+        .annotate(n=Count("pk"))
+        .values_list("channel", "n")
     )
     own = {m.channel_id: m for m in Membership.objects.filter(channel__in=rows, profile=by.profile_id)}
     return {

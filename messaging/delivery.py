@@ -208,7 +208,10 @@ def _plan(by: Caller, draft: Draft) -> store.Steps[Plan]:
 
 def _plan_direct(by: Caller, draft: Draft, handle: str) -> store.Steps[Plan]:
     if handle == by.handle:
-        raise errors.Invalid("You cannot send a message to yourself. Name another handle; list_peers shows who is here.", code="self_send")
+        raise errors.Invalid(
+            "You cannot send a message to yourself. Name another handle; list_peers shows who is here.",
+            code="self_send",
+        )
     rows = yield statements.direct_target(handle, by.profile_id)
     if not rows:
         known = yield statements.handles_like(handle)
@@ -216,7 +219,9 @@ def _plan_direct(by: Caller, draft: Draft, handle: str) -> store.Steps[Plan]:
     *columns, channel_id, stream_id = rows[0]
     target = Candidate(*columns[:4], bool(columns[4]), bool(columns[5]), may_read=True)
     if draft.kind == "question" and target.kind != "person":
-        raise errors.Invalid(f"@{handle} is not a person. Ask a person, or write to it with send_agent_message.", code="not_a_person")
+        raise errors.Invalid(
+            f"@{handle} is not a person. Ask a person, or write to it with send_agent_message.", code="not_a_person"
+        )
     # Nobody else reads a direct conversation, so further names in its body reach nobody.
     others = [h for h in handles.mentioned(draft.body) if h not in {by.handle, target.handle}]
     routing = addressing.route(sender_id=by.profile_id, direct=target, to=(), mentions=(), found={})
@@ -273,7 +278,8 @@ def _thread_root(by: Caller, message_id: UUID, conversation: Conversation) -> st
         there = f"send_channel_message with channel {name!r}" if name else "send_agent_message to @"
         there += "" if name else (high if low == by.handle else low)
         raise errors.Invalid(
-            f"That thread belongs to another conversation. Answer it with {there}; nothing was stored.", code="thread_elsewhere"
+            f"That thread belongs to another conversation. Answer it with {there}; nothing was stored.",
+            code="thread_elsewhere",
         )
     return store.uid(root)
 
@@ -398,7 +404,9 @@ async def wait_for_messages(
     while True:
         # Before reading: what commits after the read then rings.
         bell.clear()
-        looked = await store.arun(look(by=by, after=after, cursor_given=after_sequence is not None, limit=limit, bell=bell))
+        looked = await store.arun(
+            look(by=by, after=after, cursor_given=after_sequence is not None, limit=limit, bell=bell)
+        )
         rest = deadline - clock()
         if looked.page["messages"] or bell.ended or rest <= 0:
             break
@@ -457,8 +465,13 @@ def look(*, by: Caller, after: int | None, cursor_given: bool, limit: int, bell:
     }
     # Whoever has gone or cancelled meanwhile is offered nothing.
     if not kept or bell.ended in {"gone", "cancelled"}:
-        return Look({**page, "messages": [], "has_more": bool(kept), "after_sequence": began_after} if kept else page, began_after)
-    return (yield from store.atomic(_offer(by, page, {row[1]: row[0] for row in found}, began_after, offered_through, now)))
+        return Look(
+            {**page, "messages": [], "has_more": bool(kept), "after_sequence": began_after} if kept else page,
+            began_after,
+        )
+    return (
+        yield from store.atomic(_offer(by, page, {row[1]: row[0] for row in found}, began_after, offered_through, now))
+    )
 
 
 def _one(statement: store.Statement) -> store.Steps[list[store.Row]]:

@@ -27,9 +27,7 @@ MAX_DISPLAY_NAME = 64
 
 # Before the @: nothing that would make it an e-mail address, a path or a longer word.
 # After the handle: nothing that would continue it, be it a letter, a digit, `_`, a dash, or an `@` or `.x` of an address.
-MENTION_RULE = (
-    r"(?<![\w@./\\+%=&?#~-])@([A-Za-z0-9][A-Za-z0-9-]{1,30})(?![\w@/\\]|-[\w-]|[.+][\w@])"
-)
+MENTION_RULE = r"(?<![\w@./\\+%=&?#~-])@([A-Za-z0-9][A-Za-z0-9-]{1,30})(?![\w@/\\]|-[\w-]|[.+][\w@])"
 _MENTION = re.compile(MENTION_RULE)
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _BACKTICKS = re.compile(r"`+")
@@ -63,7 +61,9 @@ def clean_display_name(name: str) -> str:
     name = unicodedata.normalize("NFC", name).strip()
     if not 1 <= len(name) <= MAX_DISPLAY_NAME:
         raise errors.Invalid(
-            f"A display name has 1 to {MAX_DISPLAY_NAME} characters.", code="invalid_display_name", limit=MAX_DISPLAY_NAME
+            f"A display name has 1 to {MAX_DISPLAY_NAME} characters.",
+            code="invalid_display_name",
+            limit=MAX_DISPLAY_NAME,
         )
     # Cc control, Cf format (zero-width, bidi, soft hyphen, tags), Cs surrogate, Co private, Cn unassigned, Zl/Zp line breaks.
     bad = [c for c in name if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} or c in _BLANK]
@@ -77,7 +77,9 @@ def clean_display_name(name: str) -> str:
 
 
 # Letters by category, yet drawn as nothing: Hangul fillers, Khmer inherent vowels, Braille blank, variation selectors.
-_BLANK = frozenset("\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u034f") | frozenset(chr(c) for c in range(0xFE00, 0xFE10))
+_BLANK = frozenset("\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u034f") | frozenset(
+    chr(c) for c in range(0xFE00, 0xFE10)
+)
 
 
 def without_code(body: str) -> str:
@@ -87,7 +89,9 @@ def without_code(body: str) -> str:
     for line in body.splitlines(keepends=True):
         match = _FENCE.match(line)
         if fence:
-            closes = match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not line[match.end() :].strip()
+            closes = (
+                match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not line[match.end() :].strip()
+            )
             if closes:
                 fence = ""
             kept.append("\n")

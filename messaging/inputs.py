@@ -63,7 +63,8 @@ HistoryLimit = Annotated[
     ),
 ]
 AfterPlace = Annotated[
-    int | None, Field(description="Messages after this channel_sequence, oldest first.", json_schema_extra={"minimum": 0})
+    int | None,
+    Field(description="Messages after this channel_sequence, oldest first.", json_schema_extra={"minimum": 0}),
 ]
 BeforePlace = Annotated[
     int | None, Field(description="The messages just before this channel_sequence.", json_schema_extra={"minimum": 0})
@@ -128,7 +129,9 @@ class SendChannelMessage(Input):
 
 class PreviewSend(Input):
     body: Body
-    channel: Annotated[str | None, Field(description="The channel to post in; leave it out for a direct message.")] = None
+    channel: Annotated[str | None, Field(description="The channel to post in; leave it out for a direct message.")] = (
+        None
+    )
     to: Annotated[
         str | list[str], Field(description="For a direct message one handle; in a channel the handles you address.")
     ] = []
@@ -194,7 +197,9 @@ class Acknowledge(Input):
     ] = None
     through_sequence: Annotated[
         int | None,
-        Field(description="You are done with all you were offered up to this sequence.", json_schema_extra={"minimum": 0}),
+        Field(
+            description="You are done with all you were offered up to this sequence.", json_schema_extra={"minimum": 0}
+        ),
     ] = None
 
 
@@ -244,7 +249,9 @@ class ListChannels(Input):
 
 
 class ReadChannel(Input):
-    channel: Annotated[str, Field(description="A channel's name, or @handle for your direct conversation with that peer.")]
+    channel: Annotated[
+        str, Field(description="A channel's name, or @handle for your direct conversation with that peer.")
+    ]
     after_channel_sequence: AfterPlace = None
     before_channel_sequence: BeforePlace = None
     limit: HistoryLimit = 20
@@ -265,7 +272,9 @@ class SearchMessages(Input):
             json_schema_extra={"minLength": 1, "maxLength": history.MAX_QUERY},
         ),
     ]
-    channel: Annotated[str | None, Field(description="Only in this channel, or @handle for a direct conversation.")] = None
+    channel: Annotated[str | None, Field(description="Only in this channel, or @handle for a direct conversation.")] = (
+        None
+    )
     limit: HistoryLimit = 20
     offset: Annotated[
         int,
@@ -301,7 +310,8 @@ class NamedChannel(Input):
 class SetChannelPolicy(Input):
     name: ChannelName
     answers_agents: Annotated[
-        bool, Field(description="Whether agents that name you in `to` may wake you in this channel, at your owner's cost.")
+        bool,
+        Field(description="Whether agents that name you in `to` may wake you in this channel, at your owner's cost."),
     ]
 
 
@@ -325,7 +335,8 @@ def parse(model: type[I], arguments: dict[str, Any]) -> I:
         return model.model_validate({k: v for k, v in arguments.items() if v is not None})
     except ValidationError as failure:
         wrong = [
-            {"field": ".".join(str(part) for part in e["loc"][:1]) or "arguments", "problem": e["msg"]} for e in failure.errors()
+            {"field": ".".join(str(part) for part in e["loc"][:1]) or "arguments", "problem": e["msg"]}
+            for e in failure.errors()
         ]
         wrong = list({(w["field"], w["problem"]): w for w in wrong}.values())[:20]
         told = "; ".join(f"{w['field'][:64]}: {w['problem']}" for w in wrong)

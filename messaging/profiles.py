@@ -72,7 +72,9 @@ def ensure_person(user: User) -> Profile:
     found = Profile.objects.filter(owner=user, kind=Profile.Kind.PERSON, released_at=None).first()
     if found:
         return found
-    stem = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in user.get_username().lower()).strip("-")
+    stem = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in user.get_username().lower()).strip(
+        "-"
+    )
     stem = stem[:24] if len(stem) >= 2 and stem not in handles.RESERVED else f"person-{user.pk}"
     for number in range(1, 100):
         handle = stem if number == 1 else f"{stem}-{number}"

@@ -82,9 +82,7 @@ def find_question(*, by: Caller, question_id: UUID) -> QuestionShape:
     return _shape(_find(by, question_id))
 
 
-def answer_question(
-    *, by: Caller, question_id: UUID, choice: int, now: datetime | None = None
-) -> QuestionShape:
+def answer_question(*, by: Caller, question_id: UUID, choice: int, now: datetime | None = None) -> QuestionShape:
     """A person chooses one option (counted from 0). The same person's same choice again is fine.
 
     Raises `unknown_question`, `not_a_person`, `not_asked`, `already_answered`, `question_expired`, `Invalid`.
@@ -128,7 +126,9 @@ def _answer(by: Caller, question: Question, choice: int, now: datetime) -> store
     decision = new_id()
     asker = message.sender
     direct = message.channel.kind == "direct"
-    recipient = Candidate(asker.pk, asker.inbox_id, asker.handle, asker.kind, paused=False, blocks_sender=False, may_read=True)
+    recipient = Candidate(
+        asker.pk, asker.inbox_id, asker.handle, asker.kind, paused=False, blocks_sender=False, may_read=True
+    )
     routing = Routing([(recipient, "direct" if direct else "to")])
     pair = (message.channel.low_id, message.channel.high_id) if direct else None
     conversation = Conversation(message.channel_id, message.channel.stream_id, pair)  # type: ignore[arg-type]
@@ -162,5 +162,3 @@ def _shape(question: Question) -> QuestionShape:
         "choice": question.choice,
         "decision_id": str(question.decision_id) if question.decision_id else None,
     }
-
-

@@ -61,7 +61,9 @@ def _answers(message: Message, profile_ids: Sequence[int]) -> dict[int, datetime
     return first
 
 
-def _delivery(message: Message, delivery: Delivery, answered_at: datetime | None, now: datetime) -> shapes.DeliveryStatus:
+def _delivery(
+    message: Message, delivery: Delivery, answered_at: datetime | None, now: datetime
+) -> shapes.DeliveryStatus:
     expired = message.expires_at is not None and message.expires_at <= now and delivery.acknowledged_at is None
     state: shapes.State = "stored"
     if answered_at:
@@ -72,7 +74,9 @@ def _delivery(message: Message, delivery: Delivery, answered_at: datetime | None
         state = "expired"
     elif delivery.offered_at:
         state = "offered"
-    first = next((d for d in message.receipt.get("delivered", []) if d["handle"] == delivery.inbox.profile.handle), None)
+    first = next(
+        (d for d in message.receipt.get("delivered", []) if d["handle"] == delivery.inbox.profile.handle), None
+    )
     return {
         "handle": delivery.inbox.profile.handle,
         "route": delivery.route,  # type: ignore[typeddict-item]

@@ -38,7 +38,9 @@ def prune(*, soft_days: int = SOFT_DAYS, hard_days: int = HARD_DAYS, key_days: i
     soft, hard = now - timedelta(days=soft_days), now - timedelta(days=hard_days)
     done = Pruned()
     old = Delivery.objects.filter(message__created_at__lte=soft)
-    for inbox_id in list(Stream.objects.filter(kind="inbox", deliveries__in=old).distinct().values_list("pk", flat=True)):
+    for inbox_id in list(
+        Stream.objects.filter(kind="inbox", deliveries__in=old).distinct().values_list("pk", flat=True)
+    ):
         removed = _prune_inbox(inbox_id, soft, hard, now)
         done.deliveries += removed
         done.inboxes += removed > 0

@@ -31,7 +31,8 @@ def sender_state(profile_id: int, guard: Statement | None) -> Statement:
     """(may act, is paused) of a live profile; no row if it has been released."""
     allowed, params = _guarded(guard)
     return Statement(
-        f"SELECT {allowed}, paused_at IS NOT NULL FROM profile WHERE id = %s AND released_at IS NULL", [*params, profile_id]
+        f"SELECT {allowed}, paused_at IS NOT NULL FROM profile WHERE id = %s AND released_at IS NULL",
+        [*params, profile_id],
     )
 
 
@@ -120,7 +121,9 @@ def new_direct_channel(stream_id: int, low: int, high: int, now: datetime) -> St
 
 def direct_channel(low: int, high: int) -> Statement:
     """(channel, stream) of a pair."""
-    return Statement("SELECT id, stream_id FROM channel WHERE kind = 'direct' AND low_id = %s AND high_id = %s", [low, high])
+    return Statement(
+        "SELECT id, stream_id FROM channel WHERE kind = 'direct' AND low_id = %s AND high_id = %s", [low, high]
+    )
 
 
 def drop_stream(stream_id: int) -> Statement:
@@ -189,7 +192,8 @@ def insert_deliveries(message_id: UUID, places: Sequence[tuple[int, int, str]]) 
 
 def insert_question(message_id: UUID, options: Sequence[str], asked_id: int | None) -> Statement:
     return Statement(
-        "INSERT INTO question (message_id, options, asked_id) VALUES (%s, %s, %s)", [message_id, Json(list(options)), asked_id]
+        "INSERT INTO question (message_id, options, asked_id) VALUES (%s, %s, %s)",
+        [message_id, Json(list(options)), asked_id],
     )
 
 
@@ -266,7 +270,8 @@ def move_cursor(inbox_id: int, to: int) -> Statement:
 def move_cursor_back(inbox_id: int, *, expected: int, to: int) -> Statement:
     """Moves it back, unless another answer has moved it since."""
     return Statement(
-        "UPDATE inbox_cursor SET offered_through = %s WHERE inbox_id = %s AND offered_through = %s", [to, inbox_id, expected]
+        "UPDATE inbox_cursor SET offered_through = %s WHERE inbox_id = %s AND offered_through = %s",
+        [to, inbox_id, expected],
     )
 
 

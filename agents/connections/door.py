@@ -52,7 +52,9 @@ def status_of(error: errors.ParleyError) -> int:
 def as_error(failure: BaseException) -> errors.ParleyError:
     """What a client is told of a failure: a named error as it is, anything else without its inside."""
     if isinstance(failure, errors.CredentialStale):
-        return credentials.unauthenticated("token_revoked", "This token no longer stands for a profile. Ask for a new one")
+        return credentials.unauthenticated(
+            "token_revoked", "This token no longer stands for a profile. Ask for a new one"
+        )
     if isinstance(failure, errors.ParleyError):
         return failure
     translation = store.as_parley_error(failure)

@@ -22,7 +22,9 @@ def endpoint() -> str:
 
 def claude_code(token: str) -> Snippet:
     lines = f'claude mcp add --transport http parley {endpoint()} --header "Authorization: Bearer {token}"'
-    return Snippet("Claude Code", lines, "Then allow its tools when asked, or start it with --allowedTools 'mcp__parley__*'.")
+    return Snippet(
+        "Claude Code", lines, "Then allow its tools when asked, or start it with --allowedTools 'mcp__parley__*'."
+    )
 
 
 def codex(token: str) -> Snippet:

@@ -50,7 +50,9 @@ def admit(connection_pk: int) -> None:
 
 def allowance(connection_pk: int) -> Allowance:
     stats = _limiter.get_window_stats(_item(), str(connection_pk))
-    return Allowance(settings.RATE_LIMIT_PER_MINUTE, max(0, stats.remaining), max(1, round(stats.reset_time - time.time())))
+    return Allowance(
+        settings.RATE_LIMIT_PER_MINUTE, max(0, stats.remaining), max(1, round(stats.reset_time - time.time()))
+    )
 
 
 def used(connection_pk: int, profile_id: int | None) -> None:
@@ -97,9 +99,7 @@ def _write(rows: list[dict[str, Any]]) -> store.Steps[None]:
     if on_postgres():
         source = "jsonb_to_recordset(%s) AS v(id bigint, used timestamptz, polls bigint)"
     else:
-        source = (
-            "(SELECT value ->> 'id' AS id, value ->> 'used' AS used, value ->> 'polls' AS polls FROM json_each(%s)) AS v"
-        )
+        source = "(SELECT value ->> 'id' AS id, value ->> 'used' AS used, value ->> 'polls' AS polls FROM json_each(%s)) AS v"
     yield Statement(
         "UPDATE connection SET last_used_at = COALESCE(v.used, last_used_at), empty_polls = empty_polls + v.polls "
         f"FROM {source} WHERE connection.id = v.id",

@@ -108,7 +108,9 @@ def is_modern(request: Request, version_header: str | None) -> bool:
     return True
 
 
-def check_modern(request: Request, version_header: str | None, method_header: str | None, name_header: str | None) -> None:
+def check_modern(
+    request: Request, version_header: str | None, method_header: str | None, name_header: str | None
+) -> None:
     """The parts of a modern request that must be there and agree (revision 2026-07-28, "Transports"). Raises `Refusal`."""
     if request.is_notification:
         return

@@ -69,7 +69,9 @@ class Exchange:
     async def _serve(self) -> None:
         door.check_host_and_origin(self.scope)
         if self.scope["method"] != "POST":
-            error = errors.Invalid("This endpoint takes POST: it opens no streams and keeps no sessions.", code="method_not_allowed")
+            error = errors.Invalid(
+                "This endpoint takes POST: it opens no streams and keeps no sessions.", code="method_not_allowed"
+            )
             await self.refuse(error, status=405, headers=[(b"allow", b"POST")])
             return
         content_type = (door.header(self.scope, b"content-type") or "").partition(";")[0].strip().lower()
@@ -90,7 +92,10 @@ class Exchange:
         await self._dispatch(request)
 
     async def _dispatch(self, request: Request) -> None:
-        handlers: dict[str, Callable[[Request], Awaitable[None]]] = {"tools/list": self.list_tools, "tools/call": self.call_tool}
+        handlers: dict[str, Callable[[Request], Awaitable[None]]] = {
+            "tools/list": self.list_tools,
+            "tools/call": self.call_tool,
+        }
         if self.modern:
             handlers["server/discover"] = self.discover
         else:
@@ -121,7 +126,12 @@ class Exchange:
     async def discover(self, request: Request) -> None:
         instructions = mcp_server.instructions
         await self.result(
-            {"supportedVersions": list(protocol.SUPPORTED), "capabilities": CAPABILITIES, "instructions": instructions, **CACHE}
+            {
+                "supportedVersions": list(protocol.SUPPORTED),
+                "capabilities": CAPABILITIES,
+                "instructions": instructions,
+                **CACHE,
+            }
         )
 
     async def initialize(self, request: Request) -> None:
@@ -138,7 +148,9 @@ class Exchange:
         await self.result({})
 
     async def list_tools(self, request: Request) -> None:
-        tools = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in await mcp_server.list_tools()]
+        tools = [
+            tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in await mcp_server.list_tools()
+        ]
         await self.result({"tools": tools, **(CACHE if self.modern else {})})
 
     async def call_tool(self, request: Request) -> None:
@@ -195,9 +207,14 @@ class Exchange:
         result = {"content": content, "structuredContent": value, "isError": is_error}
         await self.result(result, door.rate_headers(credential))
 
-    async def refuse(self, error: errors.ParleyError, *, status: int | None = None, headers: Headers | None = None) -> None:
+    async def refuse(
+        self, error: errors.ParleyError, *, status: int | None = None, headers: Headers | None = None
+    ) -> None:
         refusal = Refusal(
-            status or door.status_of(error), protocol.REFUSED, error.message, error.as_json(), request_id=self.request_id
+            status or door.status_of(error),
+            protocol.REFUSED,
+            error.message,
+            error.as_json(),
+            request_id=self.request_id,
         )
         await door.answer(self.send, refusal.status, refusal.as_json(), door.error_headers(error) + (headers or []))
-

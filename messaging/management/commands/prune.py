@@ -15,8 +15,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--soft-days", type=int, default=retention.SOFT_DAYS, help="for what was read (default 30)")
-        parser.add_argument("--hard-days", type=int, default=retention.HARD_DAYS, help="for unread mail too (default 365)")
-        parser.add_argument("--key-days", type=int, default=retention.KEY_DAYS, help="for idempotency keys (default 30)")
+        parser.add_argument(
+            "--hard-days", type=int, default=retention.HARD_DAYS, help="for unread mail too (default 365)"
+        )
+        parser.add_argument(
+            "--key-days", type=int, default=retention.KEY_DAYS, help="for idempotency keys (default 30)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         limits = {k: options[k] for k in ("soft_days", "hard_days", "key_days")}
