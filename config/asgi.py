@@ -11,7 +11,7 @@ import os
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
-from django.core.asgi import get_asgi_application  # noqa: E402
+from django.core.asgi import get_asgi_application
 
 django_application = get_asgi_application()
 
@@ -32,7 +32,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     if door:
         await door(scope, receive, send)
     elif scope["type"] == "http":
-        await django_application(scope, receive, send)
+        await django_application(scope, receive, send)  # type: ignore[arg-type]
     else:
         await send({"type": "websocket.close", "code": 4404})
 

@@ -6,34 +6,29 @@ channel) until the commit, so whoever has read sequence N of a stream never late
 and takes that back when the client is seen to be gone before the answer is written; only a cursor or `acknowledge` make it
 acknowledged. So a message is lost at no point: stored, offered again until acknowledged, in order.
 
-Both are steps for the executors in `store`; their SQL stands in `statements`, the choice of recipients in `addressing`.
+Both are steps for the executors in `store`; their SQL stands in `statements`; who receives a message is worked out in `plans`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
 
-from messaging import addressing, errors, handles, pages, shapes, statements, store
-from messaging.access import Caller, channel_name
-from messaging.addressing import Candidate, Routing
+from messaging import errors, pages, shapes, statements, store
+from messaging.access import Caller
 from messaging.doorbell import LOOK_AGAIN_S, Bell, doorbell, stream_key
+from messaging.drafts import Draft, check_key
 from messaging.models import new_id
-
-MAX_BODY = 20_000  # Characters: the published limit.
-MIN_KEY, MAX_KEY = 8, 128
-MAX_TO = 20
-MAX_EXPIRY_S = 30 * 86_400  # Longer than that is retention's business.
+from messaging.plans import Conversation, Plan, plan_send
 
 # 50 s: Claude Code drops a call without response headers at 60 s, proxies often do too.
 MAX_WAIT_S = 50
@@ -47,79 +42,7 @@ PATIENCE_POLLS = 3
 PATIENCE = timedelta(hours=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What somebody wants to say: to one handle (`to_handle`) or into one channel (`channel`), perhaps addressed (`to`)."""
-
-    body: str
-    to_handle: str | None = None
-    channel: str | None = None
-    to: tuple[str, ...] = ()
-    thread_root_id: UUID | None = None
-    expires_in_s: int | None = None
-    kind: Literal["message", "notice", "result", "question", "decision"] = "message"
-    options: tuple[str, ...] = ()
-    refers_to: UUID | None = None
-
-    def checked(self) -> Draft:
-        """The same with normalised addresses, or an `Invalid` that names the limit."""
-        check_text("body", self.body, 1, MAX_BODY)
-        if len(self.to) > MAX_TO:
-            raise errors.Invalid(f"`to` takes at most {MAX_TO} handles.", code="too_many_recipients", limit=MAX_TO)
-        if self.expires_in_s is not None and not 1 <= self.expires_in_s <= MAX_EXPIRY_S:
-            raise errors.Invalid(f"`expires_in_s` is 1 to {MAX_EXPIRY_S} seconds.", limit=MAX_EXPIRY_S)
-        for handle in (self.to_handle, *self.to):
-            if handle is not None:
-                check_text("to", handle, 1, 64)
-        if self.channel is not None:
-            check_text("channel", self.channel, 1, 64)
-        return replace(
-            self,
-            to=tuple(dict.fromkeys(handles.as_addressed(h) for h in self.to)),
-            to_handle=handles.as_addressed(self.to_handle) if self.to_handle is not None else None,
-            channel=channel_name(self.channel) if self.channel is not None else None,
-        )
-
-    def content_hash(self) -> bytes:
-        """Equal for equal intentions: what the idempotency key is bound to."""
-        content = [self.kind, self.to_handle, self.channel, sorted(self.to), self.body, str(self.thread_root_id)]
-        content += [self.expires_in_s, list(self.options)]
-        return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).digest()
-
-
-def check_text(name: str, text: str, least: int, most: int) -> None:
-    """Refuses what cannot be stored or is too long: never cut silently."""
-    if not least <= len(text) <= most:
-        raise errors.Invalid(f"`{name}` has {least} to {most} characters; this has {len(text)}.", limit=most)
-    if "\0" in text:
-        raise errors.Invalid(f"`{name}` contains a NUL character, which cannot be stored. Remove it.")
-    if any("\ud800" <= c <= "\udfff" for c in text):
-        raise errors.Invalid(f"`{name}` contains half of a surrogate pair, which is no character. Send valid Unicode.")
-
-
-def check_key(key: str) -> None:
-    check_text("idempotency_key", key, MIN_KEY, MAX_KEY)
-
-
 # --- Sending --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """Where a message goes. A direct conversation that has no rows yet has no ids, but its pair."""
-
-    channel_id: int | None
-    stream_id: int | None
-    pair: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a send would do: where it goes, in which thread, who receives it."""
-
-    conversation: Conversation
-    thread_root_id: UUID | None
-    routing: Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +94,7 @@ def send(*, by: Caller, draft: Draft, key: str, now: datetime) -> store.Steps[St
         raise errors.paused()
     if by.admit:
         by.admit()
-    plan = yield from _plan(by, draft)
+    plan = yield from plan_send(by, draft)
     return (yield from place(by, draft, plan, message_id, now))
 
 
@@ -195,104 +118,16 @@ def _replay(by: Caller, key: str, draft: Draft) -> store.Steps[Stored]:
     return Stored({**(json.loads(receipt) if isinstance(receipt, str) else receipt), "replayed": True})
 
 
-def _plan(by: Caller, draft: Draft) -> store.Steps[Plan]:
-    if draft.to_handle is not None:
-        plan = yield from _plan_direct(by, draft, draft.to_handle)
-    else:
-        plan = yield from _plan_channel(by, draft)
-    if draft.thread_root_id:
-        root = yield from _thread_root(by, draft.thread_root_id, plan.conversation)
-        plan = replace(plan, thread_root_id=root)
-    return plan
-
-
-def _plan_direct(by: Caller, draft: Draft, handle: str) -> store.Steps[Plan]:
-    if handle == by.handle:
-        raise errors.Invalid(
-            "You cannot send a message to yourself. Name another handle; list_peers shows who is here.",
-            code="self_send",
-        )
-    rows = yield statements.direct_target(handle, by.profile_id)
-    if not rows:
-        known = yield statements.handles_like(handle)
-        raise errors.unknown_handle(handle, addressing.close_matches(handle, [r[0] for r in known]))
-    *columns, channel_id, stream_id = rows[0]
-    target = Candidate(*columns[:4], bool(columns[4]), bool(columns[5]), may_read=True)
-    if draft.kind == "question" and target.kind != "person":
-        raise errors.Invalid(
-            f"@{handle} is not a person. Ask a person, or write to it with send_agent_message.", code="not_a_person"
-        )
-    # Nobody else reads a direct conversation, so further names in its body reach nobody.
-    others = [h for h in handles.mentioned(draft.body) if h not in {by.handle, target.handle}]
-    routing = addressing.route(sender_id=by.profile_id, direct=target, to=(), mentions=(), found={})
-    if others:
-        text = "Only the two of you read this conversation: those mentioned do not get it. Write to them, or use a channel."
-        addressing.hint(routing, "mention_cannot_read", text, others[: handles.MAX_MENTIONS])
-    if not routing.recipients:
-        addressing.hint(routing, "nobody_notified", f"@{handle} does not get this: see `skipped`.", [])
-    pair = (min(by.profile_id, target.profile_id), max(by.profile_id, target.profile_id))
-    return Plan(Conversation(channel_id, stream_id, pair), None, routing)
-
-
-def _plan_channel(by: Caller, draft: Draft) -> store.Steps[Plan]:
-    rows = yield statements.named_channel(draft.channel or "", by.profile_id)
-    if not rows:
-        raise errors.unknown_channel(draft.channel or "")
-    channel_id, stream_id, kind, archived = rows[0]
-    if archived:
-        raise errors.Conflict("This channel is archived: it can be read, but nothing can be added.", code="archived")
-    mentions = handles.mentioned(draft.body)
-    found: dict[str, Candidate] = {}
-    known: list[str] = []
-    named = list(dict.fromkeys([*draft.to, *mentions[: handles.MAX_MENTIONS]]))
-    if named:
-        rows = yield statements.candidates(named, by.profile_id, channel_id)
-        for profile_id, inbox_id, handle, profile_kind, paused, blocks, member in rows:
-            readable = kind == "public" or bool(member)
-            found[handle] = Candidate(profile_id, inbox_id, handle, profile_kind, bool(paused), bool(blocks), readable)
-        for missing in [h for h in named if h not in found][:MAX_TO]:
-            like = yield statements.handles_like(missing)
-            known += [r[0] for r in like]
-    routing = addressing.route(
-        sender_id=by.profile_id, direct=None, to=draft.to, mentions=mentions, found=found, known=dict.fromkeys(known)
-    )
-    if not routing.recipients and draft.kind == "message":
-        members = yield statements.other_members(channel_id, by.profile_id, 5)
-        could = [r[0] for r in members]
-        text = "Nobody is notified of this message: it is only read by those who open the channel. Name someone in `to` or as @handle."
-        addressing.hint(routing, "nobody_notified", text, could)
-    return Plan(Conversation(channel_id, stream_id), None, routing)
-
-
-def _thread_root(by: Caller, message_id: UUID, conversation: Conversation) -> store.Steps[UUID]:
-    """The root of the thread that a message of this conversation belongs to."""
-    rows = yield statements.message_place(message_id, by.profile_id)
-    if not rows:
-        raise errors.NotFound(
-            "There is no thread of this id that you may see. Pass the thread_root_id of a message that you were given, or leave "
-            "it out to start a new thread.",
-            code="unknown_thread",
-        )
-    channel_id, name, _, root, low, high = rows[0]
-    if channel_id != conversation.channel_id:
-        there = f"send_channel_message with channel {name!r}" if name else "send_agent_message to @"
-        there += "" if name else (high if low == by.handle else low)
-        raise errors.Invalid(
-            f"That thread belongs to another conversation. Answer it with {there}; nothing was stored.",
-            code="thread_elsewhere",
-        )
-    return store.uid(root)
-
-
 def place(by: Caller, draft: Draft, plan: Plan, message_id: UUID, now: datetime) -> store.Steps[Stored]:
     """Stores a planned message at its places. From `hand_out_sequences` on, the streams are locked until the commit."""
     conversation = plan.conversation
     if conversation.channel_id is None:
         conversation = yield from _open_direct(conversation, now)
-    assert conversation.channel_id is not None and conversation.stream_id is not None
+    assert conversation.channel_id is not None
+    assert conversation.stream_id is not None
     inboxes = [candidate.inbox_id for candidate, _ in plan.routing.recipients]
     rows = yield statements.hand_out_sequences([conversation.stream_id, *inboxes])
-    sequences = {stream: tail for stream, tail in rows}
+    sequences: dict[int, int] = dict(rows)
     unread = 0
     if plan.thread_root_id or conversation.pair:
         value = plan.thread_root_id or conversation.channel_id
@@ -345,19 +180,6 @@ def _open_direct(conversation: Conversation, now: datetime) -> store.Steps[Conve
     yield statements.drop_stream(stream_id)
     rows = yield statements.direct_channel(low, high)
     return replace(conversation, channel_id=rows[0][0], stream_id=rows[0][1])
-
-
-def preview_send(*, by: Caller, draft: Draft) -> shapes.Preview:
-    """Who would receive a message, be skipped and be woken, without sending it. Raises what `send_message` would raise."""
-    plan = store.run(_plan(by, draft.checked()))
-    delivered = plan.routing.delivered()
-    return {
-        "would_deliver": delivered,
-        "skipped": plan.routing.skipped,
-        "hints": plan.routing.hints,
-        "would_wake": [d["handle"] for d in delivered if d["wake"]["state"] != "none"],
-        "cost": "0",
-    }
 
 
 # --- Waiting --------------------------------------------------------------------------------------------------------
@@ -483,7 +305,7 @@ def _offer(
 ) -> store.Steps[Look]:
     ids = [deliveries[m["sequence"]] for m in page["messages"]]
     marked = yield statements.mark_offered(ids, now)
-    offers = {delivery: count for delivery, count in marked}
+    offers: dict[int, int] = dict(marked)
     messages = [m for m in page["messages"] if deliveries[m["sequence"]] in offers]
     cursor = page["after_sequence"]
     moved = yield statements.move_cursor(by.inbox_id, cursor)
@@ -546,5 +368,7 @@ async def _advise(by: Caller, bell: Bell) -> shapes.Advice:
                 "unless your owner asked you to stay; what is sent to you is kept until you come back."
             )
             return {"action": "stop", "message": text, "empty_polls": polls}
-    text = "Nothing has come yet. Call wait_for_messages again if you expect an answer; there is no need to pause between calls."
+    text = (
+        "Nothing has come yet. Call wait_for_messages again if you expect an answer; no pause between calls is needed."
+    )
     return {"action": "wait", "message": text, "empty_polls": polls}

@@ -240,7 +240,7 @@ class SocketBus:
 
     def publish(self, keys: list[str]) -> None:
         try:
-            peers = [name for name in os.listdir(self.folder) if name != self._own]
+            peers = [path.name for path in self.folder.iterdir() if path.name != self._own]
         except FileNotFoundError:
             return
         if not peers:
@@ -269,7 +269,7 @@ class SocketBus:
 @contextmanager
 def _short_path(folder: Path) -> Iterator[str]:
     """The folder under a name that fits into a socket address (107 bytes), however deep it lies."""
-    if len(os.fsencode(folder)) <= 80 or not os.path.isdir("/proc/self/fd"):
+    if len(os.fsencode(folder)) <= 80 or not Path("/proc/self/fd").is_dir():
         yield str(folder)
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

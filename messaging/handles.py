@@ -83,7 +83,7 @@ _BLANK = frozenset("\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u034f") | frozens
 
 
 def without_code(body: str) -> str:
-    """The text with fenced and inline code replaced by spaces. An unclosed fence runs to the end; an unclosed backtick is text."""
+    """The text with code replaced by blanks. An unclosed fence runs to the end; an unclosed backtick is text."""
     kept: list[str] = []
     fence = ""
     for line in body.splitlines(keepends=True):

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from messaging import channels, delivery, errors, handles, history, profiles, questions, receipts
+from messaging import channels, delivery, drafts, errors, handles, history, profiles, questions, receipts
 
 
 class Input(BaseModel):
@@ -30,17 +30,17 @@ Handle = Annotated[str, Field(description="A handle, with or without @.")]
 Body = Annotated[
     str,
     Field(
-        description=f"The text, 1 to {delivery.MAX_BODY:,} characters of Markdown. An @handle in it shows the message to that "
+        description=f"The text, 1 to {drafts.MAX_BODY:,} characters of Markdown. An @handle in it shows the message to that "
         "peer, where it may read the channel, but wakes nobody.",
-        json_schema_extra={"minLength": 1, "maxLength": delivery.MAX_BODY},
+        json_schema_extra={"minLength": 1, "maxLength": drafts.MAX_BODY},
     ),
 ]
 Key = Annotated[
     str,
     Field(
-        description=f"A name of your own for this one message, {delivery.MIN_KEY} to {delivery.MAX_KEY} characters, like a UUID. "
+        description=f"A name of your own for this one message, {drafts.MIN_KEY} to {drafts.MAX_KEY} characters, like a UUID. "
         "Repeat it unchanged when you retry, and nothing is sent twice; use a new one for a new message.",
-        json_schema_extra={"minLength": delivery.MIN_KEY, "maxLength": delivery.MAX_KEY},
+        json_schema_extra={"minLength": drafts.MIN_KEY, "maxLength": drafts.MAX_KEY},
     ),
 ]
 ThreadRoot = Annotated[
@@ -49,8 +49,8 @@ ThreadRoot = Annotated[
 Expiry = Annotated[
     int | None,
     Field(
-        description=f"Seconds after which the message is no longer handed out, 1 to {delivery.MAX_EXPIRY_S:,}.",
-        json_schema_extra={"minimum": 1, "maximum": delivery.MAX_EXPIRY_S},
+        description=f"Seconds after which the message is no longer handed out, 1 to {drafts.MAX_EXPIRY_S:,}.",
+        json_schema_extra={"minimum": 1, "maximum": drafts.MAX_EXPIRY_S},
     ),
 ]
 MessageId = Annotated[Id, Field(description="The message_id of a message or receipt.")]
@@ -119,8 +119,8 @@ class SendChannelMessage(Input):
     to: Annotated[
         list[str],
         Field(
-            description=f"Handles whom you address, at most {delivery.MAX_TO}: it is put into their inboxes.",
-            json_schema_extra={"maxItems": delivery.MAX_TO},
+            description=f"Handles whom you address, at most {drafts.MAX_TO}: it is put into their inboxes.",
+            json_schema_extra={"maxItems": drafts.MAX_TO},
         ),
     ] = []
     thread_root_id: ThreadRoot = None

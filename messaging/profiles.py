@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -25,8 +24,7 @@ MAX_PEERS = 100
 
 
 def audit(action: str, *, by: User | None, profile: Profile | None = None, **details: Any) -> None:
-    who = by if isinstance(by, AbstractBaseUser) and not isinstance(by, AnonymousUser) else None
-    AuditEntry.objects.create(action=action, by_id=who.pk if who else None, profile=profile, details=details)
+    AuditEntry.objects.create(action=action, by_id=by.pk if by else None, profile=profile, details=details)
 
 
 def claim_handle(

@@ -17,18 +17,10 @@ from typing_extensions import TypedDict
 from messaging import access, errors, shapes, store
 from messaging.access import Caller
 from messaging.addressing import Candidate, Routing
-from messaging.delivery import (
-    Conversation,
-    Draft,
-    Plan,
-    Stored,
-    acting,
-    check_text,
-    place,
-    ring_after_commit,
-    send_message,
-)
+from messaging.delivery import Stored, acting, place, ring_after_commit, send_message
+from messaging.drafts import Draft, check_text
 from messaging.models import Profile, Question, new_id
+from messaging.plans import Conversation, Plan
 from messaging.store import Statement
 
 MIN_OPTIONS, MAX_OPTIONS = 2, 5

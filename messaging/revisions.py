@@ -13,7 +13,8 @@ from django.utils import timezone
 
 from messaging import access, errors, pages, shapes, store
 from messaging.access import Caller
-from messaging.delivery import MAX_BODY, acting, check_text, ring_after_commit
+from messaging.delivery import acting, ring_after_commit
+from messaging.drafts import MAX_BODY, check_text
 from messaging.models import Message, new_id
 from messaging.statements import hand_out_sequences, insert_deliveries, insert_message
 from messaging.store import Statement
@@ -56,9 +57,9 @@ def _revise(by: Caller, message_id: UUID, kind: str, body: str) -> shapes.Histor
 def _steps(by: Caller, message: Message, kind: str, body: str, now: datetime) -> store.Steps[tuple[int, ...]]:
     if (yield from acting(by)):
         raise errors.paused()
-    routes = dict((yield _recipients(message.pk)))
+    routes: dict[int, str] = dict((yield _recipients(message.pk)))
     rows = yield hand_out_sequences([message.channel.stream_id, *routes])
-    sequences: dict[int, int] = {stream: tail for stream, tail in rows}
+    sequences: dict[int, int] = dict(rows)
     # Only now, with the streams locked, is it certain that nobody else has retracted it.
     changed = yield _change(message.pk, kind, body, now)
     if not changed:

@@ -176,8 +176,21 @@ def insert_message(
     return Statement(
         "INSERT INTO message (id, channel_id, channel_sequence, sender_id, thread_root_id, refers_to_id, kind, body, created_at, "
         "expires_at, receipt) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        [message_id, channel_id, channel_sequence, sender_id, thread_root_id, refers_to, kind, body, now, expires_at]
-        + [Json(receipt)],
+        [
+            *(
+                message_id,
+                channel_id,
+                channel_sequence,
+                sender_id,
+                thread_root_id,
+                refers_to,
+                kind,
+                body,
+                now,
+                expires_at,
+            ),
+            Json(receipt),
+        ],
     )
 
 
@@ -239,8 +252,10 @@ def inbox_page(
                 AND m.retracted_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > %s)
             ORDER BY d.sequence LIMIT %s
         ) AS page ON TRUE ORDER BY page.sequence""",
-        [*params, -1 if after is None else after, inbox_id, profile_id]
-        + [inbox_id, inbox_id if after is None else after, now, limit],
+        [
+            *(*params, -1 if after is None else after, inbox_id, profile_id),
+            *(inbox_id, inbox_id if after is None else after, now, limit),
+        ],
     )
 
 

@@ -68,7 +68,8 @@ def utc(value: Any) -> datetime | None:
         return None
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    time: datetime = value
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def uid(value: Any) -> UUID:
@@ -115,7 +116,7 @@ def as_parley_error(failure: BaseException) -> BaseException:
         return _busy()
     if isinstance(cause, psycopg_pool.PoolTimeout):
         # Only Django's own pool comes here; that of the doors is asked in `arun`.
-        return _exhausted(connection.pool)
+        return _exhausted(connection.pool)  # type: ignore[attr-defined]
     if isinstance(cause, sqlite3.OperationalError):
         return _busy() if "locked" in str(cause) or "busy" in str(cause) else _down()
     if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError | psycopg_pool.PoolClosed | OSError):

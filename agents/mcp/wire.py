@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-
-from mcp_server import mcp_server
 
 from agents import operations
 from agents.connections import door
 from agents.connections.credentials import Credential
 from agents.connections.door import Headers, Receive, Scope, Send
 from agents.mcp import protocol
+from agents.mcp.mcp import registry
 from agents.mcp.protocol import Refusal, Request
 from messaging import errors
 from messaging.doorbell import Bell, doorbell
@@ -42,10 +42,8 @@ CACHE = {"ttlMs": TTL_MS, "cacheScope": "public"}
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Serves `/mcp`."""
-    try:
+    with suppress(door.ClientGone):
         await Exchange(scope, receive, send).serve()
-    except door.ClientGone:
-        pass
 
 
 class Exchange:
@@ -124,7 +122,7 @@ class Exchange:
     # --- Methods ----------------------------------------------------------------------------------------------------
 
     async def discover(self, request: Request) -> None:
-        instructions = mcp_server.instructions
+        instructions = registry.instructions
         await self.result(
             {
                 "supportedVersions": list(protocol.SUPPORTED),
@@ -140,7 +138,7 @@ class Exchange:
                 "protocolVersion": protocol.negotiated(request.params.get("protocolVersion")),
                 "capabilities": CAPABILITIES,
                 "serverInfo": SERVER,
-                "instructions": mcp_server.instructions,
+                "instructions": registry.instructions,
             }
         )
 
@@ -148,9 +146,7 @@ class Exchange:
         await self.result({})
 
     async def list_tools(self, request: Request) -> None:
-        tools = [
-            tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in await mcp_server.list_tools()
-        ]
+        tools = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in await registry.list_tools()]
         await self.result({"tools": tools, **(CACHE if self.modern else {})})
 
     async def call_tool(self, request: Request) -> None:

@@ -18,7 +18,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     try:
         door.check_host_and_origin(scope)
         if scope["method"] != "GET":
-            error = errors.Invalid("GET waits for messages; POST inbox/acknowledge marks them as done.", code="method_not_allowed")
+            error = errors.Invalid(
+                "GET waits for messages; POST inbox/acknowledge marks them as done.", code="method_not_allowed"
+            )
             await door.answer(send, 405, {"error": error.as_json()}, [(b"allow", b"GET")])
             return
         hashed = door.token_hash(scope)

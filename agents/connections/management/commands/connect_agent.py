@@ -26,8 +26,8 @@ class Command(BaseCommand):
         parser.add_argument("--token-only", action="store_true", help="print the token alone, for scripts")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        User = get_user_model()
-        owner = User.objects.filter(**{User.USERNAME_FIELD: options["owner"]}).first()
+        accounts = get_user_model()
+        owner = accounts.objects.filter(**{accounts.USERNAME_FIELD: options["owner"]}).first()
         if owner is None:
             raise CommandError(f"There is no account {options['owner']!r}.")
         if options["days"] is not None and options["days"] < 1:
