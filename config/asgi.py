@@ -8,9 +8,15 @@ because not every server runs a lifespan.
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import cycle
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
+from asgiref.sync import ThreadSensitiveContext
 from django.core.asgi import get_asgi_application
 
 django_application = get_asgi_application()
@@ -23,6 +29,31 @@ from messaging import presence  # noqa: E402
 DOORS = {"/mcp": wire.application, "/mcp/": wire.application, "/api/v1/inbox": inbox.application}
 
 
+class Threads:
+    """The threads in which Django answers. Left alone it starts one for each request, with a database connection of its own."""
+
+    def __init__(self, number: int) -> None:
+        made = [ThreadPoolExecutor(max_workers=1, thread_name_prefix="parley-django") for _ in range(number)]
+        self._idle = deque(made)
+        self._in_turn = cycle(made)
+
+    @contextmanager
+    def one(self) -> Iterator[ThreadPoolExecutor]:
+        """An idle thread for the block; when none is idle, one that others share."""
+        if not self._idle:
+            yield next(self._in_turn)
+            return
+        executor = self._idle.popleft()
+        try:
+            yield executor
+        finally:
+            self._idle.append(executor)
+
+
+# 4: a page or a call of the HTTP API takes a few milliseconds of the interpreter, which more threads would only share.
+threads = Threads(4)
+
+
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
         await _lifespan(receive, send)
@@ -32,7 +63,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     if door:
         await door(scope, receive, send)
     elif scope["type"] == "http":
-        await django_application(scope, receive, send)  # type: ignore[arg-type]
+        with threads.one() as executor:
+            async with ThreadSensitiveContext(executor=executor):
+                await django_application(scope, receive, send)  # type: ignore[arg-type]
     else:
         await send({"type": "websocket.close", "code": 4404})
 

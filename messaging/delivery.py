@@ -364,8 +364,8 @@ async def _advise(by: Caller, bell: Bell) -> shapes.Advice:
         owed, owes = (await store.arun(_one(statements.open_exchanges(by.profile_id, by.inbox_id, since))))[0]
         if not owed and not owes:
             text = (
-                f"{polls} empty answers in a row, and nobody waits for you or owes you an answer. Stop waiting and end your turn, "
-                "unless your owner asked you to stay; what is sent to you is kept until you come back."
+                f"{polls} empty answers in a row, and nobody waits for you or owes you an answer. Stop waiting and end your "
+                "turn, unless your owner asked you to stay; what is sent to you is kept until you come back."
             )
             return {"action": "stop", "message": text, "empty_polls": polls}
     text = (

@@ -36,6 +36,9 @@ MAX_PAYLOAD_BYTES = 7_900
 
 CHANNEL = "parley_doorbell"
 
+# Rings kept while the database is away: beyond that, everybody looks again by themselves before the list is of use.
+MAX_GATHERED = 10_000
+
 
 def stream_key(stream_id: int) -> str:
     """The bell of an inbox or a channel."""
@@ -350,7 +353,11 @@ class PostgresBus:
                     for payload in _payloads(keys):
                         await taken.execute("SELECT pg_notify(%s, %s)", [CHANNEL, f"{_origin} {payload.decode()}"])
             except (psycopg.Error, OSError):
-                logger.warning("%d rings could not be sent; waits elsewhere look again by themselves.", len(keys))
+                logger.warning("%d rings could not be sent; they are kept for the next try.", len(keys))
+                with self._gathering:
+                    self._gathered = dict.fromkeys(keys[:MAX_GATHERED]) | self._gathered
+                self._something.set()
+                await asyncio.sleep(self.PAUSES_S[-1])
 
     async def _listen(self, room: Room) -> None:
         failures = 0
