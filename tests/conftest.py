@@ -20,9 +20,10 @@ def running_hub(django_db_setup: None, django_db_blocker: Any) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def hub(running_hub: Hub, transactional_db: None) -> Hub:
-    """The server, with an empty database."""
-    return running_hub
+def hub(running_hub: Hub, transactional_db: None) -> Iterator[Hub]:
+    """The server, with an empty database and nobody waiting."""
+    yield running_hub
+    running_hub.end_waits()
 
 
 @pytest.fixture(params=sorted(DOORS))

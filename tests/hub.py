@@ -61,37 +61,12 @@ class Answer:
         return json.loads(self.body)
 
 
-class Hub:
-    """A server on a free port, with its event loop in a thread."""
+class Address:
+    """Where a hub answers: its port on this machine."""
 
-    def __init__(self) -> None:
-        from config.asgi import application
-
-        self.socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        self.port: int = self.socket.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
-        self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self._serve, name="test-hub", daemon=True)
-        self.loop: asyncio.AbstractEventLoop | None = None
-
-    def start(self) -> Hub:
-        self.thread.start()
-        eventually(lambda: self.server.started, "the hub starts")
-        return self
-
-    def _serve(self) -> None:
-        async def serve() -> None:
-            self.loop = asyncio.get_running_loop()
-            await self.server.serve(sockets=[self.socket])
-            await store.close_pool()
-
-        asyncio.run(serve())
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(10)
-        self.socket.close()
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
 
     def request(
         self,
@@ -116,6 +91,45 @@ class Hub:
         return self.request("POST", "/mcp", message, headers, **more)
 
 
+class Hub(Address):
+    """A server on a free port, with its event loop in a thread."""
+
+    def __init__(self) -> None:
+        from config.asgi import application
+
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        super().__init__(self.socket.getsockname()[1])
+        config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self._serve, name="test-hub", daemon=True)
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> Hub:
+        self.thread.start()
+        eventually(lambda: self.server.started, "the hub starts")
+        return self
+
+    def _serve(self) -> None:
+        async def serve() -> None:
+            self.loop = asyncio.get_running_loop()
+            await self.server.serve(sockets=[self.socket])
+            await store.close_pool()
+
+        asyncio.run(serve())
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(10)
+        self.socket.close()
+
+    def end_waits(self) -> None:
+        """Ends the waits that a test has left open, so that the next one begins with none."""
+        if doorbell.waiting:
+            doorbell.drain()
+            eventually(lambda: not doorbell.waiting, "no wait is left")
+            doorbell.draining = False
+
+
 class Refused(Exception):
     """A call was refused. `error` is what the hub said: code, message, retry_after_s, details."""
 
@@ -129,7 +143,7 @@ class Refused(Exception):
 class Agent:
     """An agent with a token. Subclasses say through which door `call` goes."""
 
-    hub: Hub
+    hub: Address
     token: str
     connection: Connection
     handle: str = ""
