@@ -14,7 +14,7 @@ from django.conf import settings
 from typing_extensions import TypedDict
 
 from agents.connections import credentials, door, usage
-from agents.connections.credentials import Credential
+from agents.connections.credentials import ConnectedCaller, Credential
 from agents.connections.models import Connection
 from messaging import (
     channels,
@@ -103,9 +103,19 @@ def perform(operation: Operation, credential: Credential, arguments: Mapping[str
     """One operation from its raw arguments, on this thread's connection, as the credential allows."""
     if operation is CLAIM:
         return claim(credential, arguments)
-    caller, parsed = admitted(operation, credential, arguments)
+    return _run(operation, *admitted(operation, credential, arguments))
+
+
+def perform_as(operation: Operation, caller: Caller, arguments: Mapping[str, Any]) -> Any:
+    """The same for a caller without a connection: a person who is signed in. `caller.admit` limits the rate."""
+    if operation is CLAIM:
+        return rename(caller, arguments)
+    return _run(operation, caller, parsed(operation, caller, arguments))
+
+
+def _run(operation: Operation, caller: Caller, asked: Any) -> Any:
     check_standing(caller)
-    return operation.run(caller, parsed)
+    return operation.run(caller, asked)
 
 
 async def aperform(operation: Operation, credential: Credential, arguments: Mapping[str, Any]) -> Any:
@@ -143,10 +153,15 @@ def admitted(operation: Operation, credential: Credential, arguments: Mapping[st
     """Who calls, and the parsed input, once scope and rate allow it."""
     check_scope(operation, credential)
     caller = credential.caller(admit=lambda: usage.admit(credential.connection_pk))
-    parsed = inputs.parse(operation.input, dict(arguments))
-    if not operation.admits_itself:
-        usage.admit(credential.connection_pk)
-    return caller, parsed
+    return caller, parsed(operation, caller, arguments)
+
+
+def parsed(operation: Operation, caller: Caller, arguments: Mapping[str, Any]) -> Any:
+    """The input, once the rate allows it; a send asks for that itself, later."""
+    asked = inputs.parse(operation.input, dict(arguments))
+    if caller.admit and not operation.admits_itself:
+        caller.admit()
+    return asked
 
 
 def check_standing(caller: Caller) -> None:
@@ -166,6 +181,21 @@ def claim(credential: Credential, arguments: Mapping[str, Any]) -> shapes.Claim:
     return claimed(profile, created)
 
 
+def rename(by: Caller, arguments: Mapping[str, Any]) -> shapes.Claim:
+    """The claim of a person, whose handle comes from the account and stays: only the display name changes."""
+    asked = parsed(CLAIM, by, {"handle": by.handle, **arguments})
+    if asked.handle != by.handle:
+        raise errors.Denied(
+            f"You are signed in as @{by.handle}, and a person's handle stays as it is. Give `display_name` only.",
+            code="handle_fixed",
+        )
+    check_standing(by)
+    profile = Profile.objects.get(pk=by.profile_id)
+    if asked.display_name is not None:
+        profiles.rename(profile=profile, display_name=asked.display_name)
+    return claimed(profile, created=False)
+
+
 def claimed(profile: Profile, created: bool) -> shapes.Claim:
     return {
         "handle": profile.handle,
@@ -178,7 +208,9 @@ def claimed(profile: Profile, created: bool) -> shapes.Claim:
 def whoami(by: Caller, _: inputs.Nothing) -> Whoami:
     profile = Profile.objects.select_related("owner", "inbox").get(pk=by.profile_id)
     cursor = InboxCursor.objects.get(inbox=by.inbox_id)
-    connection = Connection.objects.filter(pk=by.guard.params[0]).first() if by.guard else None
+    connection = None
+    if isinstance(by, ConnectedCaller) and by.credential:
+        connection = Connection.objects.get(pk=by.credential.connection_pk)
     return {
         "handle": profile.handle,
         "profile_id": str(profile.profile_id),
@@ -488,3 +520,32 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
 )
 BY_NAME: dict[str, Operation] = {o.name: o for o in OPERATIONS}
+
+# What only the HTTP API offers, mostly for people.
+ADD_MEMBER = Operation(
+    "add_member",
+    "Add a member",
+    "A member of a channel makes somebody else a member: the way into a private channel.",
+    inputs.AddMember,
+    shapes.Channel,
+    "write",
+    lambda by, i: channels.add_member(by=by, name=i.name, handle=i.handle),
+)
+FIND_QUESTION = Operation(
+    "find_question",
+    "Find a question",
+    "A question that you may read, with its options, and its answer once there is one.",
+    inputs.FindQuestion,
+    questions.QuestionShape,
+    "read",
+    lambda by, i: questions.find_question(by=by, question_id=i.question_id),
+)
+ANSWER_QUESTION = Operation(
+    "answer_question",
+    "Answer a question",
+    "A person chooses one option of a question; the asker gets it as a message of kind `decision`. A question is answered once.",
+    inputs.AnswerQuestion,
+    questions.QuestionShape,
+    "write",
+    lambda by, i: questions.answer_question(by=by, question_id=i.question_id, choice=i.choice),
+)

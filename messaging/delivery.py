@@ -269,7 +269,7 @@ def look(*, by: Caller, after: int | None, cursor_given: bool, limit: int, bell:
     began_after = offered_through if after is None else after
     check_cursor(began_after if cursor_given else None, tail, pruned_through)
     if cursor_given and to_acknowledge and after is not None:
-        yield from store.atomic(_one(statements.acknowledge_through(by.inbox_id, after, now)))
+        yield from store.atomic(store.one(statements.acknowledge_through(by.inbox_id, after, now)))
     found = [row[6:] for row in rows if row[6] is not None]
     messages = [
         pages.inbox_message(pages.MessageRow(*row[4:]), sequence=row[1], route=row[2], redelivered=row[3] > 0, now=now)
@@ -294,10 +294,6 @@ def look(*, by: Caller, after: int | None, cursor_given: bool, limit: int, bell:
     return (
         yield from store.atomic(_offer(by, page, {row[1]: row[0] for row in found}, began_after, offered_through, now))
     )
-
-
-def _one(statement: store.Statement) -> store.Steps[list[store.Row]]:
-    return (yield statement)
 
 
 def _offer(
@@ -361,7 +357,7 @@ async def _advise(by: Caller, bell: Bell) -> shapes.Advice:
         return {"action": "come_back", "message": text, "empty_polls": polls}
     if polls >= PATIENCE_POLLS:
         since = timezone.now() - PATIENCE
-        owed, owes = (await store.arun(_one(statements.open_exchanges(by.profile_id, by.inbox_id, since))))[0]
+        owed, owes = (await store.arun(store.one(statements.open_exchanges(by.profile_id, by.inbox_id, since))))[0]
         if not owed and not owes:
             text = (
                 f"{polls} empty answers in a row, and nobody waits for you or owes you an answer. Stop waiting and end your "

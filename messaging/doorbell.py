@@ -85,7 +85,12 @@ class Bell:
 
 
 class Bus(Protocol):
-    """Carries rings to other processes. Both methods belong to one event loop, but for `publish`."""
+    """Carries rings to other processes. Both methods belong to one event loop, but for `publish`.
+
+    `listening` says whether rings of other processes arrive at this moment.
+    """
+
+    listening: bool
 
     def start(self, room: Room) -> None:
         """Begin to pass on to `room` what others publish."""
@@ -134,6 +139,14 @@ class Doorbell:
     def waiting(self) -> int:
         """How many waits are open in this process."""
         return sum(room.waiting for room in list(self._rooms.values()))
+
+    @property
+    def state(self) -> str:
+        """Whether rings of other processes arrive here: `listening`, `deaf`, or `idle` while nobody has waited yet."""
+        buses = [room.bus for room in list(self._rooms.values())]
+        if not buses:
+            return "idle"
+        return "listening" if all(bus.listening for bus in buses) else "deaf"
 
     def waiters(self, key: str) -> int:
         """How many waits are open on one bell in this process."""
@@ -224,6 +237,7 @@ class SocketBus:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.listening = False
         self._own: str | None = None
 
     def start(self, room: Room) -> None:
@@ -235,6 +249,7 @@ class SocketBus:
             receiver.bind(f"{folder}/{own}")
         self._own = own
         room.loop.add_reader(receiver, self._receive, receiver, room)
+        self.listening = True
 
     def _receive(self, receiver: socket.socket, room: Room) -> None:
         with suppress(BlockingIOError):

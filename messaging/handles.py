@@ -29,8 +29,11 @@ MAX_DISPLAY_NAME = 64
 # After the handle: nothing that would continue it, be it a letter, a digit, `_`, a dash, or an `@` or `.x` of an address.
 MENTION_RULE = r"(?<![\w@./\\+%=&?#~-])@([A-Za-z0-9][A-Za-z0-9-]{1,30})(?![\w@/\\]|-[\w-]|[.+][\w@])"
 _MENTION = re.compile(MENTION_RULE)
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
-_BACKTICKS = re.compile(r"`+")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
+_MARKER = r"(?:[-*+]|\d{1,9}[.)])[ \t]"
+_FENCE = re.compile(rf"((?:[ \t>]|{_MARKER})*)(`{{3,}}|~{{3,}})")
+_NEW_BLOCK = re.compile(rf"[ \t>]*(?:$|[\r\n]|#{{1,6}}[ \t]|{_MARKER})")
+_BACKTICKS = re.compile(r"(?<!\\)(\\*)(`+)")
 
 
 def check_handle(handle: str) -> str:
@@ -83,24 +86,28 @@ _BLANK = frozenset("\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u034f") | frozens
 
 
 def without_code(body: str) -> str:
-    """The text with code replaced by blanks. An unclosed fence runs to the end; an unclosed backtick is text."""
-    kept: list[str] = []
-    fence = ""
-    for line in body.splitlines(keepends=True):
+    """The text with fenced and inline code replaced by spaces, as CommonMark reads it, also in quotes and lists.
+
+    An unclosed fence runs to the end (of its quote); an unclosed backtick is text, and code never reaches into another block.
+    """
+    blocks: list[list[str]] = [[]]
+    fence = quoted = ""
+    for line in _LINE.findall(body):
         match = _FENCE.match(line)
+        if fence and quoted and not line.lstrip().startswith(">"):
+            fence = ""
         if fence:
-            closes = (
-                match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not line[match.end() :].strip()
-            )
-            if closes:
+            closes = match and match[2][0] == fence[0] and len(match[2]) >= len(fence)
+            if closes and match and not line[match.end() :].strip():
                 fence = ""
-            kept.append("\n")
-        elif match and not (match[1][0] == "`" and "`" in line[match.end() :]):
-            fence = match[1]
-            kept.append("\n")
+        elif match and not (match[2][0] == "`" and "`" in line[match.end() :]):
+            fence, quoted = match[2], ">" if ">" in match[1] else ""
+            blocks.append([])
         else:
-            kept.append(line)
-    return _without_spans("".join(kept))
+            if _NEW_BLOCK.match(line):
+                blocks.append([])
+            blocks[-1].append(line)
+    return "\n".join(_without_spans("".join(lines)) for lines in blocks)
 
 
 def _without_spans(text: str) -> str:
@@ -108,18 +115,20 @@ def _without_spans(text: str) -> str:
     runs = list(_BACKTICKS.finditer(text))
     later: dict[int, list[int]] = {}
     for i in range(len(runs) - 1, -1, -1):
-        later.setdefault(len(runs[i][0]), []).append(i)
+        later.setdefault(len(runs[i][2]), []).append(i)
     out: list[str] = []
     at = i = 0
     while i < len(runs):
-        same = later[len(runs[i][0])]
+        # A backslash takes the first backtick out of a run that would open code, but not out of one that closes it.
+        opening = len(runs[i][2]) - len(runs[i][1]) % 2
+        same = later.get(opening, [])
         while same and same[-1] <= i:
             same.pop()
         if not same:
             i += 1
             continue
         close = same[-1]
-        out += [text[at : runs[i].start()], " "]
+        out += [text[at : runs[i].end() - opening], " "]
         at = runs[close].end()
         i = close + 1
     out.append(text[at:])

@@ -11,7 +11,7 @@ from uuid import UUID
 from messaging import addressing, errors, handles, shapes, statements, store
 from messaging.access import Caller
 from messaging.addressing import Candidate, Routing
-from messaging.drafts import MAX_TO, Draft
+from messaging.drafts import Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def _plan_direct(by: Caller, draft: Draft, handle: str) -> store.Steps[Plan]:
         )
     rows = yield statements.direct_target(handle, by.profile_id)
     if not rows:
-        known = yield statements.handles_like(handle)
+        known = yield statements.handles_like([handle])
         raise errors.unknown_handle(handle, addressing.close_matches(handle, [r[0] for r in known]))
     profile_id, inbox_id, known_as, kind, paused, blocks, channel_id, stream_id = rows[0]
     target = Candidate(profile_id, inbox_id, known_as, kind, bool(paused), bool(blocks), may_read=True)
@@ -87,11 +87,11 @@ def _plan_channel(by: Caller, draft: Draft) -> store.Steps[Plan]:
         for profile_id, inbox_id, handle, profile_kind, paused, blocks, member in rows:
             readable = kind == "public" or bool(member)
             found[handle] = Candidate(profile_id, inbox_id, handle, profile_kind, bool(paused), bool(blocks), readable)
-        for missing in [h for h in named if h not in found][:MAX_TO]:
-            like = yield statements.handles_like(missing)
-            known += [r[0] for r in like]
+        missing = [h for h in named if h not in found]
+        if missing:
+            known = [r[0] for r in (yield statements.handles_like(missing))]
     routing = addressing.route(
-        sender_id=by.profile_id, direct=None, to=draft.to, mentions=mentions, found=found, known=dict.fromkeys(known)
+        sender_id=by.profile_id, direct=None, to=draft.to, mentions=mentions, found=found, known=known
     )
     if not routing.recipients and draft.kind == "message":
         members = yield statements.other_members(channel_id, by.profile_id, 5)

@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from messaging import errors, handles, presence, shapes
+from messaging import errors, handles, presence, shapes, statements, store
 from messaging.access import Caller
 from messaging.addressing import close_matches
 from messaging.doorbell import doorbell, stream_key
@@ -131,9 +131,8 @@ def live_profile(handle: str) -> Profile:
     wanted = handles.as_addressed(handle)
     found = Profile.objects.filter(handle=wanted, released_at=None).first()
     if found is None:
-        like = Q(handle__startswith=wanted[:1]) | Q(handle__endswith=wanted[-1:])
-        known = Profile.objects.filter(like, released_at=None).values_list("handle", flat=True)[:500]
-        raise errors.unknown_handle(wanted, close_matches(wanted, known))
+        known = store.run(store.one(statements.handles_like([wanted])))
+        raise errors.unknown_handle(wanted, close_matches(wanted, [row[0] for row in known]))
     return found
 
 

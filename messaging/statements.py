@@ -87,12 +87,13 @@ def candidates(handles: Sequence[str], sender_id: int, channel_id: int | None) -
     )
 
 
-def handles_like(handle: str) -> Statement:
-    """Up to 500 live handles that begin or end with the same letter, to suggest from."""
+def handles_like(handles: Sequence[str]) -> Statement:
+    """Up to 500 live handles that begin or end with the same letter as one of these, to suggest from."""
+    first, last = one_of("substr(handle, 1, 1)"), one_of("substr(handle, length(handle), 1)")
     return Statement(
-        "SELECT handle FROM profile WHERE released_at IS NULL AND kind <> 'system' AND (handle LIKE %s OR handle LIKE %s) "
+        f"SELECT handle FROM profile WHERE released_at IS NULL AND kind <> 'system' AND ({first} OR {last}) "
         "ORDER BY handle LIMIT 500",
-        [f"{handle[:1]}%", f"%{handle[-1:]}"],
+        [sorted({h[:1] for h in handles}), sorted({h[-1:] for h in handles})],
     )
 
 

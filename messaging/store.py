@@ -90,6 +90,11 @@ def atomic(steps: Steps[T]) -> Steps[T]:
     return result
 
 
+def one(statement: Statement) -> Steps[list[Row]]:
+    """A single statement as steps."""
+    return (yield statement)
+
+
 # --- Failures -------------------------------------------------------------------------------------------------------
 
 

@@ -61,30 +61,38 @@ class Credential:
     def scopes(self) -> list[str]:
         return ["read", "write"] if self.can_write else ["read"]
 
-    def caller(self, *, admit: Callable[[], None] | None = None) -> Caller:
+    def caller(self, *, admit: Callable[[], None] | None = None) -> ConnectedCaller:
         """The profile as it may act through this connection. Raises `no_profile` before a claim."""
         if self.acting is None:
             raise errors.no_profile()
         a = self.acting
-        return Caller(
+        return ConnectedCaller(
             profile_id=a.profile_id,
             inbox_id=a.inbox_id,
             handle=a.handle,
             kind=a.kind,
             owner_id=self.owner_id,
-            guard=guard(self.connection_pk, a.profile_id),
+            guard=guard(self.connection_pk, self.token_hash, a.profile_id),
             admit=admit,
             count_empty_poll=lambda: usage.count_empty_poll(self.connection_pk),
+            credential=self,
         )
 
 
-def guard(connection_pk: int, profile_id: int) -> Statement:
-    """Yields a row while the connection may act as this profile: not revoked, not expired, its owner active."""
+@dataclass(frozen=True, slots=True)
+class ConnectedCaller(Caller):
+    """A caller that came through a connection."""
+
+    credential: Credential | None = None
+
+
+def guard(connection_pk: int, token_hash: bytes, profile_id: int) -> Statement:
+    """Yields a row while the token may act as this profile: not rotated, revoked or expired, its owner active."""
     users = get_user_model()._meta.db_table
     return Statement(
-        f"SELECT 1 FROM connection k JOIN {users} u ON u.id = k.owner_id WHERE k.id = %s AND k.profile_id = %s "
-        "AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > CURRENT_TIMESTAMP) AND u.is_active",
-        [connection_pk, profile_id],
+        f"SELECT 1 FROM connection k JOIN {users} u ON u.id = k.owner_id "
+        "WHERE k.id = %s AND k.token_hash = %s AND k.profile_id = %s AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > CURRENT_TIMESTAMP) AND u.is_active",
+        [connection_pk, token_hash, profile_id],
     )
 
 
@@ -130,12 +138,14 @@ def _of(token: str) -> dict[str, Any]:
 
 
 def rotate_token(*, connection: Connection) -> str:
-    """Gives the connection another token; the former one is worthless at once. The profile and its inbox stay."""
+    """Gives the connection another token; the former one is worthless at once, also in open waits. The inbox stays."""
     token = new_token()
     forget(bytes(connection.token_hash))
     with transaction.atomic():
         Connection.objects.filter(pk=connection.pk).update(**_of(token))
         profiles.audit("token_rotated", by=connection.owner, profile=connection.profile, connection=connection.name)
+    if connection.profile:
+        profiles.look_again(connection.profile)
     return token
 
 
