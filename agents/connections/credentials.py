@@ -91,7 +91,8 @@ def guard(connection_pk: int, token_hash: bytes, profile_id: int) -> Statement:
     users = get_user_model()._meta.db_table
     return Statement(
         f"SELECT 1 FROM connection k JOIN {users} u ON u.id = k.owner_id "
-        "WHERE k.id = %s AND k.token_hash = %s AND k.profile_id = %s AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > CURRENT_TIMESTAMP) AND u.is_active",
+        "WHERE k.id = %s AND k.token_hash = %s AND k.profile_id = %s AND k.revoked_at IS NULL "
+        "AND (k.expires_at IS NULL OR k.expires_at > CURRENT_TIMESTAMP) AND u.is_active",
         [connection_pk, token_hash, profile_id],
     )
 
