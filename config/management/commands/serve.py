@@ -35,9 +35,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, server: str, host: str, port: int, **options: Any) -> None:
         raise_file_limit()
-        ready = f"Parley is at {settings.PUBLIC_URL} ({server} on {host}:{port}). Ctrl-C stops it."
+
+        def ready() -> None:
+            self.stdout.write(f"Parley is at {settings.PUBLIC_URL} ({server} on {host}:{port}). Ctrl-C stops it.")
+            self.stdout.flush()  # Into a pipe too: whoever started the hub may wait for this line.
+
         try:
-            import_module(f"config.serving.on_{server}").serve(host, port, lambda: self.stdout.write(ready))
+            import_module(f"config.serving.on_{server}").serve(host, port, ready)
         except CannotListenError:
             raise CommandError(
                 f"Cannot listen on {host}:{port}: is another program there, perhaps another Parley? Stop it, or change "
