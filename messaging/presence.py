@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from messaging import shapes, store
 from messaging.doorbell import doorbell, stream_key
-from messaging.store import Json, Statement, on_postgres
+from messaging.store import Json, Statement
 
 logger = logging.getLogger(__name__)
 
@@ -60,32 +60,20 @@ def flush() -> None:
     rows = [
         {
             "id": profile_id,
-            "seen": _text(seen.get(profile_id)),
-            "until": _text(waiting.get(profile_id)),
+            "seen": store.as_text(seen.get(profile_id)),
+            "until": store.as_text(waiting.get(profile_id)),
             "keep": profile_id not in waiting,
         }
         for profile_id in {*seen, *waiting}
     ]
-    store.run(store.atomic(_write(rows)))
+    store.run(store.one(_write(rows)))
 
 
-def _text(time: datetime | None) -> str | None:
-    if time is None:
-        return None
-    return time.isoformat() if on_postgres() else str(store.utc(time).replace(tzinfo=None))  # type: ignore[union-attr]
-
-
-def _write(rows: list[dict[str, Any]]) -> store.Steps[None]:
-    if on_postgres():
-        source = "jsonb_to_recordset(%s) AS v(id bigint, seen timestamptz, until timestamptz, keep boolean)"
-    else:
-        source = (
-            "(SELECT value ->> 'id' AS id, value ->> 'seen' AS seen, value ->> 'until' AS until, value ->> 'keep' AS keep "
-            "FROM json_each(%s)) AS v"
-        )
-    yield Statement(
+def _write(rows: list[dict[str, Any]]) -> Statement:
+    return Statement(
         "UPDATE presence SET last_seen_at = COALESCE(v.seen, last_seen_at), "
-        f"waiting_until = CASE WHEN v.keep THEN waiting_until ELSE v.until END FROM {source} WHERE profile_id = v.id",
+        "waiting_until = CASE WHEN v.keep THEN waiting_until ELSE v.until END FROM "
+        f"{store.records(id='bigint', seen='timestamptz', until='timestamptz', keep='boolean')} WHERE profile_id = v.id",
         [Json(rows)],
     )
 

@@ -63,6 +63,22 @@ def one_of(column: str) -> str:
     return f"{column} = ANY(%s)" if on_postgres() else f"{column} IN (SELECT value FROM json_each(%s))"
 
 
+def records(**columns: str) -> str:
+    """A FROM item `v` with these columns (name and PostgreSQL type) for one `Json` parameter: a list of objects."""
+    if on_postgres():
+        return f"jsonb_to_recordset(%s) AS v({', '.join(f'{name} {kind}' for name, kind in columns.items())})"
+    # Not `->>`, which SQLite has only since 3.38.
+    fields = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in columns)
+    return f"(SELECT {fields} FROM json_each(%s)) AS v"
+
+
+def as_text(time: datetime | None) -> str | None:
+    """A time inside a `Json` parameter, so that it comes out as the database writes it in a column."""
+    if time is None:
+        return None
+    return time.isoformat() if on_postgres() else str(time.astimezone(UTC).replace(tzinfo=None))
+
+
 def utc(value: Any) -> datetime | None:
     """A time as a driver returned it (SQLite gives text, or a time without zone) as an aware time in UTC."""
     if value is None:
@@ -211,7 +227,7 @@ def _for_sqlite(value: Any) -> Any:
         case Json():
             return json.dumps(value.value, ensure_ascii=False)
         case datetime():
-            return str(value.astimezone(UTC).replace(tzinfo=None))
+            return as_text(value)
         case UUID():
             return value.hex
         case list() | tuple():

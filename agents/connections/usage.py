@@ -14,7 +14,7 @@ from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 
 from messaging import errors, presence, store
-from messaging.store import Json, Statement, on_postgres
+from messaging.store import Json, Statement
 
 _limiter = FixedWindowRateLimiter(MemoryStorage())
 _lock = threading.Lock()
@@ -36,20 +36,23 @@ def _item() -> RateLimitItemPerMinute:
     return RateLimitItemPerMinute(settings.RATE_LIMIT_PER_MINUTE)
 
 
-def admit(connection_pk: int) -> None:
-    """Counts a call. Raises `rate_limited` above the limit; such a call does nothing and may be repeated unchanged."""
-    if not _limiter.hit(_item(), str(connection_pk)):
-        wait_s = allowance(connection_pk).reset_s
+def admit(key: int | str) -> None:
+    """Counts a call of a connection (by its primary key) or of whoever else a door names.
+
+    Raises `rate_limited` above the limit; such a call does nothing and may be repeated unchanged.
+    """
+    if not _limiter.hit(_item(), str(key)):
+        wait_s = allowance(key).reset_s
         raise errors.RateLimited(
-            f"More than {settings.RATE_LIMIT_PER_MINUTE} calls in a minute on this connection. Nothing was done; repeat the same "
+            f"More than {settings.RATE_LIMIT_PER_MINUTE} calls in a minute. Nothing was done; repeat the same "
             f"call in {wait_s} s.",
             retry_after_s=wait_s,
             limit=settings.RATE_LIMIT_PER_MINUTE,
         )
 
 
-def allowance(connection_pk: int) -> Allowance:
-    stats = _limiter.get_window_stats(_item(), str(connection_pk))
+def allowance(key: int | str) -> Allowance:
+    stats = _limiter.get_window_stats(_item(), str(key))
     return Allowance(
         settings.RATE_LIMIT_PER_MINUTE, max(0, stats.remaining), max(1, round(stats.reset_time - time.time()))
     )
@@ -85,23 +88,13 @@ def flush() -> None:
         used_at, polls = dict(_used), dict(_polls)
         _used.clear()
         _polls.clear()
-    rows = [{"id": pk, "used": _text(used_at.get(pk)), "polls": polls.get(pk, 0)} for pk in {*used_at, *polls}]
-    store.run(store.atomic(_write(rows)))
+    rows = [{"id": pk, "used": store.as_text(used_at.get(pk)), "polls": polls.get(pk, 0)} for pk in {*used_at, *polls}]
+    store.run(store.one(_write(rows)))
 
 
-def _text(time_: Any) -> str | None:
-    if time_ is None:
-        return None
-    return time_.isoformat() if on_postgres() else str(store.utc(time_).replace(tzinfo=None))  # type: ignore[union-attr]
-
-
-def _write(rows: list[dict[str, Any]]) -> store.Steps[None]:
-    if on_postgres():
-        source = "jsonb_to_recordset(%s) AS v(id bigint, used timestamptz, polls bigint)"
-    else:
-        source = "(SELECT value ->> 'id' AS id, value ->> 'used' AS used, value ->> 'polls' AS polls FROM json_each(%s)) AS v"
-    yield Statement(
-        "UPDATE connection SET last_used_at = COALESCE(v.used, last_used_at), empty_polls = empty_polls + v.polls "
-        f"FROM {source} WHERE connection.id = v.id",
+def _write(rows: list[dict[str, Any]]) -> Statement:
+    return Statement(
+        "UPDATE connection SET last_used_at = COALESCE(v.used, last_used_at), empty_polls = empty_polls + v.polls FROM "
+        f"{store.records(id='bigint', used='timestamptz', polls='bigint')} WHERE connection.id = v.id",
         [Json(rows)],
     )
