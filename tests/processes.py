@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
+
+import psycopg
+from django.db import connections
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKEN = re.compile(r"prl_[A-Za-z0-9_-]{43}")
@@ -63,6 +67,24 @@ class Site(NamedTuple):
                 process.kill()
                 process.wait()
             printed.close()
+
+
+@contextmanager
+def own_database(folder: Path) -> Iterator[str]:
+    """The URL of an empty database of the block's own, on the engine of this run; a file in `folder` on SQLite."""
+    known = connections["default"].settings_dict
+    if known["ENGINE"] == "django.db.backends.sqlite3":
+        yield f"sqlite:///{folder}/parley.sqlite3"
+        return
+    name = f"parley_own_{os.getpid()}_{secrets.token_hex(3)}"
+    password = f":{quote(known['PASSWORD'])}" if known["PASSWORD"] else ""
+    server = f"postgres://{known['USER']}{password}@{known['HOST'] or '127.0.0.1'}:{known['PORT'] or 5432}"
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+        try:
+            yield f"{server}/{name}"
+        finally:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def site(folder: Path, *, public_url: str, database_url: str | None = None) -> Site:

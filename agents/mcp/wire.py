@@ -152,13 +152,14 @@ class Exchange:
     async def call_tool(self, request: Request) -> None:
         name, arguments = request.params.get("name"), request.params.get("arguments")
         operation = operations.BY_NAME.get(name) if isinstance(name, str) else None
-        if operation is None:
-            text = f"There is no tool {str(name)[:100]!r}. tools/list names those there are."
-            raise Refusal(200, protocol.INVALID_PARAMS, text, request_id=request.id)
-        if arguments is not None and not isinstance(arguments, dict):
-            raise Refusal(200, protocol.INVALID_PARAMS, "`arguments` is an object.", request_id=request.id)
         hashed = door.token_hash(self.scope)
         assert hashed is not None
+        if operation is None or not isinstance(arguments, dict | None):
+            # A bad token is refused before a bad call; a good call is authenticated where it is done.
+            await door.authenticate(self.scope, hashed)
+            text = f"There is no tool {str(name)[:100]!r}. tools/list names those there are."
+            text = "`arguments` is an object." if operation else text
+            raise Refusal(200, protocol.INVALID_PARAMS, text, request_id=request.id)
         if operation is operations.WAIT:
             # Listening for the cancellation begins before anything is awaited, so that none can come too early.
             with doorbell.cancellable(door.cancel_key(hashed, request.id)) as bell:
