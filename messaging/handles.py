@@ -31,7 +31,7 @@ MENTION_RULE = r"(?<![\w@./\\+%=&?#~-])@([A-Za-z0-9][A-Za-z0-9-]{1,30})(?![\w@/\
 _MENTION = re.compile(MENTION_RULE)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 _MARKER = r"(?:[-*+]|\d{1,9}[.)])[ \t]"
-_FENCE = re.compile(rf"((?:[ \t>]|{_MARKER})*)(`{{3,}}|~{{3,}})")
+_FENCE = re.compile(rf"(?P<before>(?:[ \t>]|{_MARKER})*)(?P<fence>`{{3,}}|~{{3,}})(?P<after>[^\r\n]*)")
 _NEW_BLOCK = re.compile(rf"[ \t>]*(?:$|[\r\n]|#{{1,6}}[ \t]|{_MARKER})")
 _BACKTICKS = re.compile(r"(?<!\\)(\\*)(`+)")
 
@@ -91,23 +91,30 @@ def without_code(body: str) -> str:
     An unclosed fence runs to the end (of its quote); an unclosed backtick is text, and code never reaches into another block.
     """
     blocks: list[list[str]] = [[]]
-    fence = quoted = ""
+    fence: re.Match[str] | None = None
     for line in _LINE.findall(body):
-        match = _FENCE.match(line)
-        if fence and quoted and not line.lstrip().startswith(">"):
-            fence = ""
+        mark = _FENCE.match(line)
+        if fence and ">" in fence["before"] and not line.lstrip().startswith(">"):
+            fence = None  # The quote is over, and its code with it.
         if fence:
-            closes = match and match[2][0] == fence[0] and len(match[2]) >= len(fence)
-            if closes and match and not line[match.end() :].strip():
-                fence = ""
-        elif match and not (match[2][0] == "`" and "`" in line[match.end() :]):
-            fence, quoted = match[2], ">" if ">" in match[1] else ""
+            if mark and _closes(mark, fence):
+                fence = None
+        elif mark and not (mark["fence"][0] == "`" and "`" in mark["after"]):
+            fence = mark
             blocks.append([])
         else:
             if _NEW_BLOCK.match(line):
                 blocks.append([])
             blocks[-1].append(line)
     return "\n".join(_without_spans("".join(lines)) for lines in blocks)
+
+
+def _closes(mark: re.Match[str], fence: re.Match[str]) -> bool:
+    """Whether a line ends the code that `fence` began: as many of the same, nothing else, indented by at most three more."""
+    if mark["before"].strip("> \t") or mark["after"].strip():
+        return False
+    indented = len(mark["before"].expandtabs(4)) - len(fence["before"].expandtabs(4))
+    return mark["fence"].startswith(fence["fence"]) and indented < 4
 
 
 def _without_spans(text: str) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from tests.hub import DOORS, Agent, Hub, new_agent
+
+# No deadline, as others use the machine too; in CI the same examples each time, so that red means that something changed.
+hypothesis_settings.register_profile("parley", deadline=None, derandomize=os.environ.get("CI") == "true")
+hypothesis_settings.load_profile("parley")
 
 
 @pytest.fixture(scope="session")
