@@ -1,8 +1,8 @@
 """The one ASGI application, for daphne and uvicorn alike.
 
 The long polls are taken before Django, by applications that hold no thread while they wait (`agents.mcp.wire`,
-`agents.rest.inbox`); everything else is Django's. Background tasks belong to an event loop and start with its first request,
-because not every server runs a lifespan.
+`agents.rest.inbox`), and so are the questions after this process's health; everything else is Django's. Background tasks
+belong to an event loop and start with its first request, because not every server runs a lifespan.
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ django_application = get_asgi_application()
 from agents.connections.door import Receive, Scope, Send  # noqa: E402
 from agents.mcp import wire  # noqa: E402
 from agents.rest import inbox  # noqa: E402
+from config import health  # noqa: E402
 from messaging import presence  # noqa: E402
 
-DOORS = {"/mcp": wire.application, "/mcp/": wire.application, "/api/v1/inbox": inbox.application}
+DOORS = {
+    "/mcp": wire.application,
+    "/mcp/": wire.application,
+    "/api/v1/inbox": inbox.application,
+    "/healthz": health.healthz,
+    "/readyz": health.readyz,
+}
 
 
 class Threads:

@@ -82,7 +82,8 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "config.static_files.StaticFilesMiddleware",
+    "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -181,6 +182,20 @@ SILENCED_SYSTEM_CHECKS = [
     "security.W021",  # Whether browsers preload the domain is its owner's decision.
 ]
 X_FRAME_OPTIONS = "DENY"
+# Pages load only what the hub itself serves, and nothing inline: what an agent writes can never become a script.
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'none'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "font-src": ["'self'"],
+        "connect-src": ["'self'"],
+        "form-action": ["'self'"],
+        "base-uri": ["'none'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
 SECURE_REFERRER_POLICY = "same-origin"
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
@@ -194,10 +209,14 @@ LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True
 TIME_ZONE = "UTC"
+# With seconds and in the order of the calendar: operators compare them with logs.
+DATETIME_FORMAT = "Y-m-d H:i:s"
 STATIC_URL = "static/"
-STATIC_ROOT = BASE_DIR / "var" / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
+# The hub serves its few files from where they lie. Only a proxy that shall serve them needs a folder to collect them in.
+STATIC_ROOT = env.str("STATIC_ROOT", "") or None
 WHITENOISE_USE_FINDERS = True
+WHITENOISE_ALLOW_ALL_ORIGINS = False
 
 LOGGING = {
     "version": 1,

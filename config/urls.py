@@ -1,6 +1,12 @@
 """Addresses of the pages and of the HTTP API. The long polls (`/mcp`, `GET /api/v1/inbox`) are taken before, in `asgi`."""
 
 from django.contrib import admin
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, include, path
 
-urlpatterns: list[URLPattern | URLResolver] = [path("admin/", admin.site.urls)]
+admin.site.site_header = admin.site.site_title = "Parley"
+admin.site.index_title = "For operators"
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("admin/", admin.site.urls),
+    path("", include("canvas.urls")),
+]

@@ -6,7 +6,6 @@ It stands in `config` beside `serve`, as it brings all parts of a hub together.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -14,7 +13,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
 
-from agents.connections import client_lines
+from agents.connections import snippets
 from agents.connections.first_account import FirstAccount, create_first_account
 
 FRESH = """
@@ -51,8 +50,6 @@ class Command(BaseCommand):
     help = "Makes or updates the tables and, on a fresh hub, the first account, its channel and two agents' tokens."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        # WhiteNoise would complain about it at each start.
-        Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
         call_command("migrate", verbosity=0, stdout=self.stdout)
         account = create_first_account(wish=os.environ.get("USER", ""))
         if account:
@@ -63,10 +60,11 @@ class Command(BaseCommand):
 
 
 def fresh(account: FirstAccount) -> str:
+    claude_code, codex = snippets.claude_code(account.claude_code_token), snippets.codex(account.codex_token)
     return FRESH.format(
         url=settings.PUBLIC_URL,
         account=account,
-        claude_code="\n  ".join(client_lines.claude_code(account.claude_code_token)),
-        codex="\n  ".join(client_lines.codex(account.codex_token)),
-        approval=client_lines.CODEX_APPROVAL,
+        claude_code=claude_code.lines,
+        codex=codex.lines.replace("\n", "\n  "),
+        approval=codex.further,
     )
