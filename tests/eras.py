@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 from typing import Any
 
-from tests.hub import Address, Answer
+from tests.hub import PATIENCE_S, Address, Answer, McpAgent
 
 MODERN = "2026-07-28"
 LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26")
@@ -66,3 +68,40 @@ def begin(hub: Address, era: str, token: str | None = None) -> dict[str, Any]:
     assert hub.request("POST", "/mcp", note, headers(era, "notifications/initialized", token=token)).status == 202
     begun: dict[str, Any] = answer.json["result"]
     return begun
+
+
+class OpenCall:
+    """A tool call on a connection of its own, whose answer is read later or never."""
+
+    def __init__(
+        self, hub: Address, token: str, tool: str, arguments: Any = None, *, era: str = LEGACY[0], request_id: Any = 1
+    ) -> None:
+        body = message(era, "tools/call", {"name": tool, "arguments": arguments or {}}, request_id=request_id)
+        sent = headers(era, "tools/call", tool, token) | {"Content-Type": "application/json"}
+        self.connection = http.client.HTTPConnection("127.0.0.1", hub.port, timeout=PATIENCE_S)
+        self.connection.request("POST", "/mcp", json.dumps(body), sent)
+
+    def answer(self) -> Answer:
+        """The whole answer; raises `TimeoutError` when it does not come within five seconds."""
+        got = self.connection.getresponse()
+        whole = Answer(got.status, {k.lower(): v for k, v in got.getheaders()}, got.read())
+        self.connection.close()
+        return whole
+
+    def result(self) -> Any:
+        """What the tool returned."""
+        return McpAgent.result_of(self.answer())
+
+    def drop(self) -> None:
+        """Hangs up."""
+        self.connection.close()
+
+
+def cancel(hub: Address, token: str | None, request_id: Any, era: str = LEGACY[0]) -> Answer:
+    """Says that a request is not wanted any more."""
+    note = {
+        "jsonrpc": "2.0",
+        "method": "notifications/cancelled",
+        "params": {"requestId": request_id, "reason": "test"},
+    }
+    return hub.request("POST", "/mcp", note, headers(era, "notifications/cancelled", token=token))
