@@ -183,7 +183,8 @@ def claim(credential: Credential, arguments: Mapping[str, Any]) -> shapes.Claim:
 
 def rename(by: Caller, arguments: Mapping[str, Any]) -> shapes.Claim:
     """The claim of a person, whose handle comes from the account and stays: only the display name changes."""
-    asked = parsed(CLAIM, by, {"handle": by.handle, **arguments})
+    given = {name: value for name, value in arguments.items() if value is not None}
+    asked = parsed(CLAIM, by, {"handle": by.handle, **given})
     if asked.handle != by.handle:
         raise errors.Denied(
             f"You are signed in as @{by.handle}, and a person's handle stays as it is. Give `display_name` only.",

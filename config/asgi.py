@@ -1,8 +1,9 @@
 """The one ASGI application, for daphne and uvicorn alike.
 
 The long polls are taken before Django, by applications that hold no thread while they wait (`agents.mcp.wire`,
-`agents.rest.inbox`), and so are the questions after this process's health; everything else is Django's. Background tasks
-belong to an event loop and start with its first request, because not every server runs a lifespan.
+`agents.rest.inbox`), and so are the questions after this process's health; everything else is Django's, behind a gate where
+programs come (`agents.rest.gate`). Background tasks belong to an event loop and start with its first request, because not
+every server runs a lifespan.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ django_application = get_asgi_application()
 
 from agents.connections.door import Receive, Scope, Send  # noqa: E402
 from agents.mcp import wire  # noqa: E402
-from agents.rest import inbox  # noqa: E402
+from agents.rest import gate, inbox  # noqa: E402
 from config import health  # noqa: E402
 from messaging import presence  # noqa: E402
 
@@ -69,12 +70,18 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     door = DOORS.get(scope["path"]) if scope["type"] == "http" else None
     if door:
         await door(scope, receive, send)
+    elif scope["type"] == "http" and gate.is_for_programs(scope["path"]):
+        await gate.serve(_django, scope, receive, send)
     elif scope["type"] == "http":
-        with threads.one() as executor:
-            async with ThreadSensitiveContext(executor=executor):
-                await django_application(scope, receive, send)  # type: ignore[arg-type]
+        await _django(scope, receive, send)
     else:
         await send({"type": "websocket.close", "code": 4404})
+
+
+async def _django(scope: Scope, receive: Receive, send: Send) -> None:
+    with threads.one() as executor:
+        async with ThreadSensitiveContext(executor=executor):
+            await django_application(scope, receive, send)  # type: ignore[arg-type]
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

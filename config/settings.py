@@ -160,11 +160,23 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
 # --- HTTP API and MCP -----------------------------------------------------------------------------------------------
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": [],
-    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "agents.rest.authentication.ByToken",
+        "agents.rest.authentication.BySession",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["agents.rest.authentication.IsKnown"],
+    "DEFAULT_RENDERER_CLASSES": ["agents.rest.answers.Json"],
+    "DEFAULT_PARSER_CLASSES": ["agents.rest.answers.JsonObject"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "agents.rest.answers.AlwaysJson",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "agents.rest.answers.refused",
     "UNAUTHENTICATED_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Parley",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "POSTPROCESSING_HOOKS": ["agents.rest.openapi.complete"],
 }
 DJANGO_MCP_GET_SERVER_INSTRUCTIONS_TOOL = False
 DJANGO_MCP_GLOBAL_SERVER_CONFIG = {"name": "parley", "stateless": True}

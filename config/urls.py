@@ -8,5 +8,6 @@ admin.site.index_title = "For operators"
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
+    path("", include("agents.rest.urls")),
     path("", include("canvas.urls")),
 ]

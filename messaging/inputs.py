@@ -10,15 +10,29 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from messaging import channels, delivery, drafts, errors, handles, history, profiles, questions, receipts
+
+MAX_NUMBER = 2**63  # Both databases count in 64 bits, one of them for the sign.
 
 
 class Input(BaseModel):
     """Arguments of one call."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @field_validator("*")
+    @classmethod
+    def can_be_stored(cls, value: Any) -> Any:
+        """What no column holds, and no search finds, is refused here for all fields and databases alike."""
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, str) and "\0" in part:
+                raise PydanticCustomError("nul", "contains a NUL character, which cannot be stored; remove it")
+            if isinstance(part, int) and abs(part) >= MAX_NUMBER:
+                raise PydanticCustomError("too_big", "is a number of more than 63 bits")
+        return value
 
 
 I = TypeVar("I", bound=Input)  # noqa: E741 - the usual letter for a type of input

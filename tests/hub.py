@@ -274,7 +274,9 @@ def http_twin(tool: str, arguments: dict[str, Any]) -> tuple[str, str, dict[str,
         "answer_question": lambda: ("POST", f"questions/{part('question_id')}/answer"),
     }
     if tool in reading:
-        return "GET", reading[tool](), rest, None
+        path = reading[tool]()
+        # A query string has no null: what is absent is left out.
+        return "GET", path, {name: value for name, value in rest.items() if value is not None}, None
     method, path = writing[tool]()
     return method, path, {}, rest
 

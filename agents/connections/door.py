@@ -142,10 +142,14 @@ def _too_large() -> errors.TooLarge:
 
 def token_hash(scope: Scope) -> bytes | None:
     """The hash of the bearer token; None without an `Authorization` header. Raises `invalid_token` for another scheme."""
-    value = header(scope, b"authorization")
-    if value is None:
+    return hash_in(header(scope, b"authorization"))
+
+
+def hash_in(authorization: str | None) -> bytes | None:
+    """The same for the value of that header."""
+    if authorization is None:
         return None
-    scheme, _, token = value.partition(" ")
+    scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise credentials.unauthenticated("invalid_token", "This hub takes bearer tokens. Ask your owner for one")
     return credentials.hash_token(token.strip())
@@ -160,16 +164,21 @@ async def authenticate(scope: Scope, hashed: bytes, *, fresh: bool = False) -> C
     credential = None if fresh else credentials.remembered(hashed)
     if credential is None:
         credential = await store.arun(credentials.look_up(hashed))
-    check_believed(header(scope, b"parley-handle"), credential)
-    usage.used(credential.connection_pk, credential.acting.profile_id if credential.acting else None)
+    welcome(credential, believed=header(scope, b"parley-handle"))
     return credential
 
 
-def check_believed(believed: str | None, credential: Credential) -> None:
-    """Whom the client believes to be (`Parley-Handle`) must be whom its token stands for: tokens get mixed up."""
-    if believed is not None and (credential.acting is None or credential.acting.handle != believed):
+def welcome(credential: Credential, *, believed: str | None) -> None:
+    """A call begins under this credential: refused if it stands for somebody else, else noted as its last use."""
+    check_believed(believed, credential.acting.handle if credential.acting else None)
+    usage.used(credential.connection_pk, credential.acting.profile_id if credential.acting else None)
+
+
+def check_believed(believed: str | None, handle: str | None) -> None:
+    """Whom the client believes to be (`Parley-Handle`) must be whom its credential stands for: tokens get mixed up."""
+    if believed is not None and believed != handle:
         raise errors.Denied(
-            "This token does not stand for the profile named in Parley-Handle. Nothing was done; use that profile's own token.",
+            "This credential does not stand for the profile named in Parley-Handle. Nothing was done; use that profile's own.",
             code="wrong_profile",
         )
 
@@ -225,9 +234,12 @@ def render(value: Any) -> bytes:
 
 
 def rate_headers(credential: Credential | None) -> Headers:
-    if credential is None:
-        return []
-    left = usage.allowance(credential.connection_pk)
+    return allowance_headers(credential.connection_pk) if credential else []
+
+
+def allowance_headers(key: int | str) -> Headers:
+    """What is left of the calls per minute, by the key under which they are counted."""
+    left = usage.allowance(key)
     return [
         (b"x-ratelimit-limit", str(left.limit).encode()),
         (b"x-ratelimit-remaining", str(left.remaining).encode()),
