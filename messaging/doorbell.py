@@ -182,6 +182,8 @@ class Doorbell:
         if not keys:
             return
         here = _running_loop()
+        if here:
+            self._room()  # A serving process rings through its own bus, also before anybody has waited there.
         rooms = list(self._rooms.values())
         for room in rooms:
             if room.loop is here:
