@@ -215,12 +215,14 @@ def unread_by(profile_id: int, inbox_id: int, *, column: str, value: UUID | int)
     """How many messages of others came into a thread (`thread_root_id`) or a direct conversation (`channel_id`) after the last
     one that this profile sent or acknowledged there; counted up to 100."""
     return Statement(
-        f"SELECT count(*) FROM (SELECT 1 FROM message m WHERE m.{column} = %s AND m.sender_id <> %s AND m.channel_sequence > "
+        "WITH newer AS (SELECT m.channel_sequence AS place, EXISTS (SELECT 1 FROM delivery d WHERE d.message_id = m.id "
+        "AND d.inbox_id = %s AND d.acknowledged_at IS NOT NULL) AS acknowledged "
+        f"FROM message m WHERE m.{column} = %s AND m.sender_id <> %s AND m.channel_sequence > "
         f"COALESCE((SELECT max(o.channel_sequence) FROM message o WHERE o.{column} = %s AND o.sender_id = %s), 0) "
-        "AND NOT EXISTS (SELECT 1 FROM delivery d WHERE d.message_id = m.id AND d.inbox_id = %s "
-        "AND d.acknowledged_at IS NOT NULL) AND m.kind NOT IN ('edit', 'retraction') AND m.retracted_at IS NULL "
-        f"LIMIT {MAX_UNREAD_COUNTED}) AS newer",
-        [value, profile_id, value, profile_id, inbox_id],
+        "AND m.kind NOT IN ('edit', 'retraction') AND m.retracted_at IS NULL "
+        f"ORDER BY m.channel_sequence DESC LIMIT {MAX_UNREAD_COUNTED}) "
+        "SELECT count(*) FROM newer WHERE place > COALESCE((SELECT max(place) FROM newer WHERE acknowledged), 0)",
+        [inbox_id, value, profile_id, value, profile_id],
     )
 
 
