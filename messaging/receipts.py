@@ -13,13 +13,13 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Min, Q
 from django.utils import timezone
 
 from messaging import access, errors, pages, shapes
 from messaging.access import Caller
 from messaging.delivery import MAX_PAGE
-from messaging.models import Channel, Delivery, Message
+from messaging.models import Channel, Delivery, Message, Profile
 
 MAX_IDS = 100
 
@@ -33,7 +33,8 @@ def message_status(*, by: Caller, message_id: UUID, now: datetime | None = None)
         if message.sender_id == by.profile_id
         else message.deliveries.filter(inbox=by.inbox_id).select_related("inbox__profile")
     )
-    answers = _answers(message, [d.inbox.profile.pk for d in deliveries])
+    removed = _removed(message, deliveries) if message.sender_id == by.profile_id else {}
+    answers = _answers(message, [*(d.inbox.profile.pk for d in deliveries), *removed])
     return {
         "message_id": str(message.pk),
         "thread_root_id": str(message.thread_root_id),
@@ -43,7 +44,10 @@ def message_status(*, by: Caller, message_id: UUID, now: datetime | None = None)
         "edited_at": shapes.iso(message.edited_at),
         "retracted_at": shapes.iso(message.retracted_at),
         "expires_at": shapes.iso(message.expires_at),
-        "deliveries": [_delivery(message, d, answers.get(d.inbox.profile.pk), now) for d in deliveries],
+        "deliveries": [
+            *(_delivery(message, d, answers.get(d.inbox.profile.pk), now) for d in deliveries),
+            *(_removed_delivery(message, d, answers.get(pk)) for pk, d in removed.items()),
+        ],
         "skipped": message.receipt.get("skipped", []) if message.sender_id == by.profile_id else [],
     }
 
@@ -55,10 +59,19 @@ def _answers(message: Message, profile_ids: Sequence[int]) -> dict[int, datetime
     ).exclude(kind__in=[Message.Kind.EDIT, Message.Kind.RETRACTION])
     if message.channel.kind != Channel.Kind.DIRECT:
         later = later.filter(thread_root=message.thread_root_id)
-    first: dict[int, datetime] = {}
-    for sender, at in later.order_by("channel_sequence").values_list("sender", "created_at")[:1000]:
-        first.setdefault(sender, at)
-    return first
+    return dict(later.values_list("sender").annotate(first=Min("created_at")))
+
+
+def _removed(message: Message, deliveries: Sequence[Delivery]) -> dict[int, shapes.Delivered]:
+    """What a receipt says of recipients whose delivery retention has removed since, by profile."""
+    left = {d.inbox.profile.handle for d in deliveries}
+    removed = {d["handle"]: d for d in message.receipt.get("delivered", []) if d["handle"] not in left}
+    if not removed:
+        return {}
+    # A handle may have been given up and taken by somebody else since: the first who still bore it is meant.
+    then = Q(released_at=None) | Q(released_at__gt=message.created_at)
+    bearers = Profile.objects.filter(then, handle__in=removed).order_by("-pk").values_list("handle", "pk")
+    return {pk: removed[handle] for handle, pk in dict(bearers).items()}
 
 
 def _delivery(
@@ -87,6 +100,23 @@ def _delivery(
         "answered_at": shapes.iso(answered_at),
         "expired_at": shapes.iso(message.expires_at) if expired else None,
         "wake": first["wake"] if first else {"state": "none", "reason": "not_hosted"},
+    }
+
+
+def _removed_delivery(
+    message: Message, delivered: shapes.Delivered, answered_at: datetime | None
+) -> shapes.DeliveryStatus:
+    """Retention removes only what was acknowledged (`messaging.retention`); when that was is no longer known."""
+    return {
+        "handle": delivered["handle"],
+        "route": delivered["route"],
+        "state": "answered" if answered_at else "acknowledged",
+        "stored_at": shapes.iso_time(message.created_at),
+        "offered_at": None,
+        "acknowledged_at": None,
+        "answered_at": shapes.iso(answered_at),
+        "expired_at": None,
+        "wake": delivered["wake"],
     }
 
 

@@ -29,3 +29,5 @@ class Command(BaseCommand):
         except ValueError as refused:
             raise CommandError(str(refused)) from None
         self.stdout.write(f"Removed {done.deliveries} deliveries from {done.inboxes} inboxes, and {done.keys} keys.")
+        if done.given_up:
+            self.stdout.write(f"Gave up {done.given_up} unread messages past the hard limit: see the audit entries.")
