@@ -284,7 +284,7 @@ def http_twin(tool: str, arguments: dict[str, Any]) -> tuple[str, str, dict[str,
 DOORS: dict[str, type[Agent]] = {"mcp": McpAgent, "http": HttpAgent}
 
 
-def new_agent(hub: Hub, door: str, *, owner: str = "owner", handle: str | None = None, **more: Any) -> Agent:
+def new_agent(hub: Address, door: str, *, owner: str = "owner", handle: str | None = None, **more: Any) -> Agent:
     """An agent of `owner` (made if there is none) with a connection of its own. `more` goes to `issue_connection`."""
     account, _ = get_user_model().objects.get_or_create(username=owner)
     connection, token = credentials.issue_connection(owner=account, name=handle or "agent", handle=handle, **more)
