@@ -221,8 +221,7 @@ LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True
 TIME_ZONE = "UTC"
-# With seconds and in the order of the calendar: operators compare them with logs.
-DATETIME_FORMAT = "Y-m-d H:i:s"
+FORMAT_MODULE_PATH = ["config.formats"]
 STATIC_URL = "static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 # The hub serves its few files from where they lie. Only a proxy that shall serve them needs a folder to collect them in.

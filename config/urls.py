@@ -5,6 +5,7 @@ from django.urls import URLPattern, URLResolver, include, path
 
 admin.site.site_header = admin.site.site_title = "Parley"
 admin.site.index_title = "For operators"
+admin.site.enable_nav_sidebar = False  # The lists need its room; all of them are linked in the header.
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),

@@ -11,7 +11,7 @@ from django.utils import timezone
 from messaging import access, errors, handles, shapes
 from messaging.access import Caller
 from messaging.models import Channel, Membership, Profile, Stream
-from messaging.profiles import live_profile
+from messaging.profiles import User, audit, live_profile
 
 MAX_TOPIC = 200
 MAX_CHANNELS = 100
@@ -80,9 +80,13 @@ def set_channel_policy(*, by: Caller, name: str, answers_agents: bool) -> shapes
     return describe(by=by, channel=channel)
 
 
-def archive_channel(*, channel: Channel) -> None:
-    """From now on it can be read, but nothing can be added."""
-    Channel.objects.filter(pk=channel.pk, archived_at=None).update(archived_at=timezone.now())
+def archive_channel(*, channel: Channel, by: User | None) -> None:
+    """From now on it can be read, but nothing can be added. Raises `Invalid` for a direct conversation, which has no end."""
+    if channel.kind == Channel.Kind.DIRECT:
+        raise errors.Invalid("A direct conversation cannot be archived; pause or block one of its two profiles.")
+    with transaction.atomic():
+        if Channel.objects.filter(pk=channel.pk, archived_at=None).update(archived_at=timezone.now()):
+            audit("channel_archived", by=by, channel=channel.name)
 
 
 def list_channels(*, by: Caller, query: str = "", limit: int = 50, after: str = "") -> shapes.Channels:
