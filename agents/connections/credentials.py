@@ -18,6 +18,7 @@ from uuid import UUID
 
 from django.contrib.auth import get_user_model
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from agents.connections import usage
@@ -163,14 +164,21 @@ def revoke_connection(*, connection: Connection, by: Any = None) -> None:
 def claim_profile(*, credential: Credential, handle: str, display_name: str | None = None) -> tuple[Profile, bool]:
     """The connection acts as its owner's profile of this handle from now on; it is made if it is new.
 
-    Raises what `claim_handle` raises; `CredentialStale` if the connection was revoked meanwhile.
+    Raises what `claim_handle` raises; `CredentialStale` if the token was rotated or revoked, or has expired, meanwhile.
     """
     owner = get_user_model().objects.get(pk=credential.owner_id)
     with transaction.atomic():
         profile, created = profiles.claim_handle(owner=owner, handle=handle, display_name=display_name)
-        connections = Connection.objects.filter(pk=credential.connection_pk, revoked_at=None)
+        standing = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+        connections = Connection.objects.filter(
+            standing,
+            pk=credential.connection_pk,
+            token_hash=credential.token_hash,
+            revoked_at=None,
+            owner__is_active=True,
+        )
         if not connections.update(profile=profile):
-            raise errors.CredentialStale("This connection was revoked.")
+            raise errors.CredentialStale("This token no longer stands.")
         if credential.acting is None or credential.acting.profile_id != profile.pk:
             profiles.audit("claimed", by=owner, profile=profile, connection=credential.name)
     forget(credential.token_hash)
@@ -218,9 +226,11 @@ def look_up(token_hash: bytes, *, clock: Callable[[], float] = time.monotonic) -
     if profile[0] is not None:
         acting = Acting(profile[0], store.uid(profile[1]), profile[2], profile[3], profile[4])
     found = Credential(pk, store.uid(public_id), name, owner_id, bool(can_write), expires_at, acting, token_hash)
-    if len(_remembered) >= MAX_REMEMBERED:
-        _remembered.clear()
-    _remembered[token_hash] = (found, clock())
+    # Without a profile it is asked each time: the claim that gives it one may come to another process.
+    if acting is not None:
+        if len(_remembered) >= MAX_REMEMBERED:
+            _remembered.clear()
+        _remembered[token_hash] = (found, clock())
     return found
 
 
