@@ -31,8 +31,8 @@ from messaging.models import Delivery, Message
 def sort_terms(search: str) -> tuple[list[str], list[str], list[str]]:
     """The handles, channel names and other words of a search."""
     words = search.replace("\0", " ").split()
-    handles = [w[1:].lower() for w in words if w.startswith("@") and len(w) > 1]
-    names = [w[1:].lower() for w in words if w.startswith("#") and len(w) > 1]
+    handles = [w[1:].lower() for w in words if w.startswith("@")]
+    names = [w[1:].lower() for w in words if w.startswith("#")]
     return handles, names, [w for w in words if w[:1] not in {"@", "#"}]
 
 
