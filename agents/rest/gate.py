@@ -6,6 +6,7 @@ outside of a view with an HTML page.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -32,7 +33,7 @@ async def serve(django: Application, scope: Scope, receive: Receive, send: Send)
     except errors.ParleyError as error:
         await answers.refuse(send, error)
         return
-    await django(with_length(scope, body), read_again(body, receive), only_json_errors(send))
+    await django(with_length(scope, body), read_again(body), only_json_errors(send))
 
 
 def with_length(scope: Scope, body: bytes) -> Scope:
@@ -41,11 +42,15 @@ def with_length(scope: Scope, body: bytes) -> Scope:
     return {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
 
 
-def read_again(body: bytes, receive: Receive) -> Receive:
+def read_again(body: bytes) -> Receive:
+    """What Django reads: the body, and never that the client has gone, as it would stop halfway in what was asked for in full."""
     events = [{"type": "http.request", "body": body, "more_body": False}]
+    for_ever = asyncio.Event()
 
     async def again() -> Any:
-        return events.pop() if events else await receive()
+        if not events:
+            await for_ever.wait()
+        return events.pop()
 
     return again
 
