@@ -24,7 +24,7 @@ import psycopg
 from django.conf import settings
 from django.db import connection, connections
 
-from messaging import store
+from messaging import errors, store
 
 logger = logging.getLogger(__name__)
 
@@ -260,9 +260,15 @@ class SocketBus:
 
     def publish(self, keys: list[str]) -> None:
         try:
-            peers = [path.name for path in self.folder.iterdir() if path.name != self._own]
+            self._publish(keys)
         except FileNotFoundError:
-            return
+            return  # Nobody serves here.
+        except OSError:
+            # The commit stands, so its sender must not be told otherwise.
+            logger.warning("Rings could not be passed on; waits elsewhere look again by themselves.", exc_info=True)
+
+    def _publish(self, keys: list[str]) -> None:
+        peers = [path.name for path in self.folder.iterdir() if path.name != self._own]
         if not peers:
             return
         payloads = _payloads(keys)
@@ -277,7 +283,8 @@ class SocketBus:
             for payload in payloads:
                 sender.sendto(payload, path)
         except (ConnectionRefusedError, FileNotFoundError):
-            Path(path).unlink(missing_ok=True)  # Its process is gone.
+            with suppress(OSError):
+                Path(path).unlink()  # Its process is gone.
         except (BlockingIOError, TimeoutError):
             loop = _running_loop()
             if loop:  # Ring it once more in a moment: twice is harmless, not at all costs 25 s.
@@ -314,6 +321,11 @@ def _payloads(keys: Iterable[str]) -> list[bytes]:
 
 # Tells a process its own notifications, which it has already rung, from those of others.
 _origin = f"o{secrets.token_hex(6)}"
+
+
+def _notifying(keys: list[str]) -> store.Steps[None]:
+    for payload in _payloads(keys):
+        yield store.Statement("SELECT pg_notify(%s, %s)", [CHANNEL, f"{_origin} {payload.decode()}"])
 
 
 class PostgresBus:
@@ -365,11 +377,11 @@ class PostgresBus:
             self._something.clear()
             with self._gathering:
                 keys, self._gathered = list(self._gathered), {}
+            if not keys:  # An earlier turn took them along.
+                continue
             try:
-                async with (await store.pool()).connection() as taken:
-                    for payload in _payloads(keys):
-                        await taken.execute("SELECT pg_notify(%s, %s)", [CHANNEL, f"{_origin} {payload.decode()}"])
-            except (psycopg.Error, OSError):
+                await store.arun(_notifying(keys))
+            except (psycopg.Error, OSError, errors.Unavailable):
                 logger.warning("%d rings could not be sent; they are kept for the next try.", len(keys))
                 with self._gathering:
                     self._gathered = dict.fromkeys(keys[:MAX_GATHERED]) | self._gathered

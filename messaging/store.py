@@ -334,8 +334,8 @@ async def arun(steps: Steps[T]) -> T:
     with translated():
         statement = next(steps)
         # A pooled connection may have died unnoticed since its last use (the server was restarted): as long as nothing was
-        # done on it, another is taken.
-        for _ in range(settings.DOOR_POOL_MAX):
+        # done on it, another is taken. All may have died: the one after them is new.
+        for _ in range(settings.DOOR_POOL_MAX + 1):
             opened = await pool()
             try:
                 async with opened.connection() as taken:
