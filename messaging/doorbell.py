@@ -237,21 +237,41 @@ def socket_folder() -> Path:
 class SocketBus:
     """Each serving process has a socket in one folder; a ring is a datagram to each of the others."""
 
+    # A socket whose file has vanished hears nothing and is not told: so it is looked for. 2 s: as long as PostgreSQL's pause.
+    CHECK_EVERY_S = 2.0
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.listening = False
         self._own: str | None = None
+        self._receiver: socket.socket | None = None
 
     def start(self, room: Room) -> None:
+        """Opens the socket, and opens it anew whenever its file has vanished."""
+        if self._own is None or not (self.folder / self._own).exists():
+            try:
+                self._open(room)
+            except OSError:
+                self.listening = False
+                logger.warning("Rings of other processes do not arrive; waits look again by themselves.", exc_info=True)
+        room.loop.call_later(self.CHECK_EVERY_S, self.start, room)
+
+    def _open(self, room: Room) -> None:
+        if self._receiver:
+            room.loop.remove_reader(self._receiver)
+            self._receiver.close()
+            self._receiver = None
         self.folder.mkdir(mode=0o700, exist_ok=True)
         own = f"{os.getpid()}-{secrets.token_hex(4)}"
-        receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._receiver = receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         receiver.setblocking(False)
         with _short_path(self.folder) as folder:
             receiver.bind(f"{folder}/{own}")
         self._own = own
         room.loop.add_reader(receiver, self._receive, receiver, room)
         self.listening = True
+        # What was rung while nobody listened has been missed.
+        room.ring_all()
 
     def _receive(self, receiver: socket.socket, room: Room) -> None:
         with suppress(BlockingIOError):
