@@ -164,7 +164,8 @@ def place(by: Caller, draft: Draft, plan: Plan, message_id: UUID, now: datetime)
         places = [(c.inbox_id, sequences[c.inbox_id], by_route) for c, by_route in plan.routing.recipients]
         yield statements.insert_deliveries(message_id, places)
     if draft.kind == "question":
-        asked = plan.routing.recipients[0][0].profile_id if plan.routing.recipients else None
+        # Those whom a question to a channel mentions are told of it; any person there may answer.
+        asked = plan.routing.recipients[0][0].profile_id if plan.routing.recipients and draft.to_handle else None
         yield statements.insert_question(message_id, draft.options, asked)
     return Stored(receipt, (conversation.stream_id, *inboxes))
 

@@ -38,7 +38,7 @@ def plan_send(by: Caller, draft: Draft) -> store.Steps[Plan]:
     else:
         plan = yield from _plan_channel(by, draft)
     if draft.thread_root_id:
-        root = yield from _thread_root(by, draft.thread_root_id, plan.conversation)
+        root = yield from _thread_root(by, draft, draft.thread_root_id, plan.conversation)
         plan = replace(plan, thread_root_id=root)
     return plan
 
@@ -93,15 +93,16 @@ def _plan_channel(by: Caller, draft: Draft) -> store.Steps[Plan]:
     routing = addressing.route(
         sender_id=by.profile_id, direct=None, to=draft.to, mentions=mentions, found=found, known=known
     )
-    if not routing.recipients and draft.kind == "message":
-        members = yield statements.other_members(channel_id, by.profile_id, 5)
-        could = [r[0] for r in members]
-        text = "Nobody is notified: only those who open the channel read this. Name someone in `to` or as @handle."
-        addressing.hint(routing, "nobody_notified", text, could)
+    if not routing.recipients and draft.kind in {"message", "question"}:
+        asks = draft.kind == "question"
+        members = yield statements.other_members(channel_id, by.profile_id, 5, people_only=asks)
+        text = "Nobody is notified: only those who open the channel read this. Name someone "
+        text += "as @handle, or ask one person with `to`." if asks else "in `to` or as @handle."
+        addressing.hint(routing, "nobody_notified", text, [r[0] for r in members])
     return Plan(Conversation(channel_id, stream_id), None, routing)
 
 
-def _thread_root(by: Caller, message_id: UUID, conversation: Conversation) -> store.Steps[UUID]:
+def _thread_root(by: Caller, draft: Draft, message_id: UUID, conversation: Conversation) -> store.Steps[UUID]:
     """The root of the thread that a message of this conversation belongs to."""
     rows = yield statements.message_place(message_id, by.profile_id)
     if not rows:
@@ -112,11 +113,14 @@ def _thread_root(by: Caller, message_id: UUID, conversation: Conversation) -> st
         )
     channel_id, name, _, root, low, high = rows[0]
     if channel_id != conversation.channel_id:
-        there = f"send_channel_message with channel {name!r}" if name else "send_agent_message to @"
-        there += "" if name else (high if low == by.handle else low)
+        other = high if low == by.handle else low
+        there = f"Answer it with send_channel_message with channel {name!r}"
+        if not name:
+            there = f"Answer it with send_agent_message to @{other}"
+        if not name and other == draft.to_handle:
+            there = f"It was with a former bearer of the handle @{other}, so start a new thread"
         raise errors.Invalid(
-            f"That thread belongs to another conversation. Answer it with {there}; nothing was stored.",
-            code="thread_elsewhere",
+            f"That thread belongs to another conversation. {there}; nothing was stored.", code="thread_elsewhere"
         )
     return store.uid(root)
 

@@ -97,13 +97,13 @@ def handles_like(handles: Sequence[str]) -> Statement:
     )
 
 
-def other_members(channel_id: int, sender_id: int, limit: int) -> Statement:
+def other_members(channel_id: int, sender_id: int, limit: int, *, people_only: bool) -> Statement:
     """Handles of members other than the sender, those seen last first."""
     return Statement(
         "SELECT p.handle FROM membership ms JOIN profile p ON p.id = ms.profile_id JOIN presence pr ON pr.profile_id = p.id "
-        "WHERE ms.channel_id = %s AND p.id <> %s AND p.released_at IS NULL AND p.paused_at IS NULL "
-        "ORDER BY pr.last_seen_at DESC, p.id LIMIT %s",
-        [channel_id, sender_id, limit],
+        "WHERE ms.channel_id = %s AND p.id <> %s AND (p.kind = 'person' OR %s) AND p.released_at IS NULL "
+        "AND p.paused_at IS NULL ORDER BY pr.last_seen_at DESC NULLS LAST, p.id LIMIT %s",
+        [channel_id, sender_id, not people_only, limit],
     )
 
 
