@@ -21,7 +21,7 @@ from django.http.request import split_domain_port, validate_host
 
 from agents.connections import credentials, usage
 from agents.connections.credentials import Credential
-from messaging import errors, presence, store
+from messaging import errors, handles, presence, store
 from messaging.doorbell import Bell
 
 logger = logging.getLogger(__name__)
@@ -81,12 +81,9 @@ def error_headers(error: errors.ParleyError) -> Headers:
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """The value of a header, without the optional white space around it; None if it is absent."""
-    for key, value in scope["headers"]:
-        if key.lower() == name:
-            text: str = value.decode("latin-1").strip()
-            return text
-    return None
+    """The value of a header, without the optional white space around it; None if it is absent. Given twice, it is both."""
+    values: list[str] = [value.decode("latin-1").strip() for key, value in scope["headers"] if key.lower() == name]
+    return ",".join(values) if values else None
 
 
 # --- Before anything else -------------------------------------------------------------------------------------------
@@ -175,8 +172,11 @@ def welcome(credential: Credential, *, believed: str | None) -> None:
 
 
 def check_believed(believed: str | None, handle: str | None) -> None:
-    """Whom the client believes to be (`Parley-Handle`) must be whom its credential stands for: tokens get mixed up."""
-    if believed is not None and believed != handle:
+    """Whom the client believes to be (`Parley-Handle`) must be whom its credential stands for: tokens get mixed up.
+
+    A connection that has claimed nothing yet stands for nobody; it has to be able to claim.
+    """
+    if believed is not None and handle is not None and handles.as_addressed(believed) != handle:
         raise errors.Denied(
             "This credential does not stand for the profile named in Parley-Handle. Nothing was done; use that profile's own.",
             code="wrong_profile",
