@@ -289,6 +289,7 @@ def database(sort: str, folder: Path) -> Iterator[str]:
         yield f"postgres://parley:a-secret-password@127.0.0.1:{port}/parley"
 
 
+@pytest.mark.mutant("config/serving/on_uvicorn.py", "await store.close_pool()", "pass")
 @pytest.mark.parametrize("sort", ["gone", "silent", "without tables"])
 def test_a_hub_whose_database_does_not_answer_is_alive_but_not_ready(sort, tmp_path):
     port = free_port()
@@ -300,9 +301,11 @@ def test_a_hub_whose_database_does_not_answer_is_alive_but_not_ready(sort, tmp_p
             "PUBLIC_URL": f"http://127.0.0.1:{port}",
             "DATABASE_URL": url,
         }
-        with Site(environment).served(port=port):
+        with Site(environment).served(port=port) as process:
             hub = Address(port)
             assert hub.request("GET", "/healthz", timeout_s=5).status == 200
             answer = hub.request("GET", "/readyz", timeout_s=5)
     assert answer.status == 503
     assert answer.json == {"status": "unavailable", "database": "unavailable", "doorbell": "idle", "open_waits": 0}
+    # It also stops when told to, although its pool is still trying.
+    assert process.returncode == 0

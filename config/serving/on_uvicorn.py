@@ -13,6 +13,7 @@ from django.utils.module_loading import import_string
 from uvicorn.server import HANDLED_SIGNALS
 
 from config.serving import BACKLOG, DRAIN_S, KEEP_ALIVE_S, CannotListenError, settle_memory
+from messaging import store
 from messaging.doorbell import doorbell
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Server(uvicorn.Server):
         # connection to be closed after its answer, so that no client comes back on it in between.
         doorbell.drain()
         await super().shutdown(sockets)
+        # A pool that is just trying to connect would outlive the cancelling of all tasks, and this process with it.
+        await store.close_pool()
 
 
 def serve(host: str, port: int, ready: Callable[[], None]) -> None:
