@@ -17,6 +17,7 @@ run: .venv/runtime ## a hub on http://127.0.0.1:8000 (the first time with anothe
 	@exec $(PY) manage.py serve $(ARGS)
 
 demo: .venv/runtime ## scripted agents against a hub, with the published figures beside ours (ARGS=--quick)
+	@$(PY) -m config.first_start
 	@$(PY) manage.py demo $(ARGS)
 
 test: .venv/dev ## the suite on SQLite, then on PostgreSQL where one answers (ARGS="-k word")
