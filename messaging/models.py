@@ -269,6 +269,12 @@ class Delivery(models.Model):
         indexes: ClassVar = [
             # The pages of an inbox: what is acknowledged is left aside without being read.
             models.Index(fields=["inbox", "sequence"], condition=Q(acknowledged_at=None), name="delivery_pending"),
+            # What a cursor acknowledges: each look asks whether there is any, however much lies there that was never offered.
+            models.Index(
+                fields=["inbox", "sequence"],
+                condition=Q(acknowledged_at=None, offered_at__isnull=False),
+                name="delivery_offered",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -239,12 +239,13 @@ def inbox_page(
     out what is acknowledged, expired or retracted.
     """
     allowed, params = _guarded(guard)
+    # The first by order, not EXISTS: with stale statistics (all just acknowledged) that is planned as a scan of the table.
     start = "%s" if after is not None else "(SELECT offered_through FROM inbox_cursor WHERE inbox_id = %s)"
     return Statement(
         f"""SELECT head.*, page.* FROM (
             SELECT {allowed} AS allowed, p.paused_at IS NOT NULL AS paused, s.tail, ic.offered_through, ic.pruned_through,
-                EXISTS (SELECT 1 FROM delivery x WHERE x.inbox_id = s.id AND x.sequence <= %s
-                    AND x.acknowledged_at IS NULL AND x.offered_at IS NOT NULL) AS to_acknowledge
+                (SELECT x.id FROM delivery x WHERE x.inbox_id = s.id AND x.sequence <= %s AND x.acknowledged_at IS NULL
+                    AND x.offered_at IS NOT NULL ORDER BY x.sequence LIMIT 1) IS NOT NULL AS to_acknowledge
             FROM stream s JOIN inbox_cursor ic ON ic.inbox_id = s.id
                 JOIN profile p ON p.inbox_id = s.id AND p.released_at IS NULL
             WHERE s.id = %s AND p.id = %s
