@@ -5,13 +5,12 @@ record. Interleavings are proved with these, not hoped for.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sqlite3
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
-from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -22,7 +21,7 @@ from messaging import delivery, store
 from messaging.access import as_caller
 from messaging.doorbell import Bell, doorbell, stream_key
 from messaging.drafts import Draft
-from messaging.models import Channel, Delivery, Message, Profile, Stream
+from messaging.models import Channel, InboxCursor, Profile, Stream
 from tests.hub import PATIENCE_S, Hub, in_background, key
 
 
@@ -163,35 +162,35 @@ def in_loop(hub: Hub, work: Callable[[], Any] = lambda: None) -> Any:
 # --- Rows without sending -------------------------------------------------------------------------------------------
 
 
-def fill_inbox(recipient: Profile, sender: Profile, count: int, **fields: Any) -> None:
-    """Puts `count` direct messages into an inbox, their bodies counted from 1; `fields` go to the deliveries."""
+def fill_inbox(
+    recipient: Profile, sender: Profile, count: int, *, offered: bool = False, acknowledged: bool = False
+) -> None:
+    """Puts `count` direct messages into an empty inbox at once, their bodies and sequences counted from 1."""
     low, high = sorted((recipient, sender), key=lambda p: p.pk)
     stream = Stream.objects.create(kind=Stream.Kind.CHANNEL, tail=count)
     channel = Channel.objects.create(kind=Channel.Kind.DIRECT, stream=stream, low=low, high=high)
-    ids = [uuid.uuid4() for _ in range(count)]
-    now = timezone.now() - timedelta(hours=1)
-    Message.objects.bulk_create(
-        (
-            Message(
-                id=id_,
-                channel=channel,
-                channel_sequence=number,
-                sender=sender,
-                thread_root_id=id_,
-                kind=Message.Kind.MESSAGE,
-                body=str(number),
-                created_at=now,
-                receipt={},
-            )
-            for number, id_ in enumerate(ids, start=1)
-        ),
-        batch_size=1_000,
-    )
-    Delivery.objects.bulk_create(
-        (
-            Delivery(message_id=id_, inbox=recipient.inbox, sequence=number, route=Delivery.Route.DIRECT, **fields)
-            for number, id_ in enumerate(ids, start=1)
-        ),
-        batch_size=1_000,
-    )
+    start = secrets.token_hex(4)
+    if store.on_postgres():
+        id_ = f"CAST('{start}-0000-4000-8000-' || lpad(to_hex(i), 12, '0') AS uuid)"
+        empty = "CAST('{}' AS jsonb)"
+    else:
+        id_ = f"'{start}000040008000' || printf('%%012x', i)"
+        empty = "'{}'"
+    now = timezone.now()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO message (id, channel_id, channel_sequence, sender_id, thread_root_id, kind, body, created_at, receipt) "
+            f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) "
+            f"SELECT {id_}, %s, i, %s, {id_}, 'message', CAST(i AS text), %s, {empty} FROM n",
+            [channel.pk, sender.pk, now],
+        )
+        cursor.execute(
+            "INSERT INTO delivery (message_id, inbox_id, sequence, route, offers, offered_at, acknowledged_at) "
+            "SELECT id, %s, channel_sequence, 'direct', %s, %s, %s FROM message WHERE channel_id = %s",
+            [recipient.inbox_id, int(offered), now if offered else None, now if acknowledged else None, channel.pk],
+        )
+        # What autovacuum would find out by itself.
+        cursor.execute("ANALYZE")
     Stream.objects.filter(pk=recipient.inbox_id).update(tail=count)
+    if offered:
+        InboxCursor.objects.filter(pk=recipient.inbox_id).update(offered_through=count)
