@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -35,10 +35,27 @@ Row = tuple[Any, ...]
 
 
 class Statement(NamedTuple):
-    """One SQL text with `%s` for each parameter; it runs as it stands on PostgreSQL and SQLite."""
+    """One SQL text with `%s` for each parameter; it runs as it stands on PostgreSQL and SQLite.
+
+    `many` says how several of the same text become one statement (`messaging.batches`); None if they do not.
+    """
 
     sql: str
     params: Sequence[Any] = ()
+    many: Many | None = None
+
+
+class Many(Protocol):
+    """How statements of one text are run as one. Those of a lower `rank` go first."""
+
+    @property
+    def rank(self) -> int: ...
+
+    def combine(self, statements: Sequence[Statement]) -> Statement:
+        """One statement that does what all of them would do."""
+
+    def split(self, statements: Sequence[Statement], rows: list[Row]) -> list[list[Row]]:
+        """Its rows as each of them would have returned them."""
 
 
 class Json(NamedTuple):
@@ -140,7 +157,11 @@ def as_parley_error(failure: BaseException) -> BaseException:
         # Only Django's own pool comes here; that of the doors is asked in `arun`.
         return _exhausted(connection.pool)  # type: ignore[attr-defined]
     if isinstance(cause, sqlite3.OperationalError):
-        return _busy() if "locked" in str(cause) or "busy" in str(cause) else _down()
+        primary = cause.sqlite_errorcode & 0xFF
+        if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+            return _busy()
+        # SQLITE_ERROR is a statement that is wrong: a fault of ours, which no waiting mends.
+        return failure if primary == sqlite3.SQLITE_ERROR else _down()
     if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError | psycopg_pool.PoolClosed | OSError):
         return _down()
     return failure
@@ -237,7 +258,9 @@ def _for_sqlite(value: Any) -> Any:
 
 
 def _for_postgres(value: Any) -> Any:
-    return Jsonb(value.value) if isinstance(value, Json) else value
+    if isinstance(value, Json):
+        return Jsonb(value.value)
+    return [_for_postgres(v) for v in value] if isinstance(value, list) else value
 
 
 def run(steps: Steps[T]) -> T:
@@ -318,8 +341,11 @@ async def pool() -> psycopg_pool.AsyncConnectionPool[Any]:
 
 
 async def close_pool() -> None:
-    """Closes the pool of this event loop, if there is one."""
-    opened = _pools.pop(asyncio.get_running_loop(), None)
+    """Closes the pool of this event loop, if there is one, for good: the loop is about to end.
+
+    A pool left open would keep the loop from ending, as the pool's workers do not heed the cancelling of their tasks.
+    """
+    opened = _pools.get(asyncio.get_running_loop())
     if opened:
         await opened.close()
 
