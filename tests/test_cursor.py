@@ -75,16 +75,7 @@ def test_a_receipt_says_no_more_than_what_happened(agent, door):
 def test_what_was_marked_for_an_answer_that_found_its_client_gone_is_not_offered(hub, agent, door):
     alice, bob = agent("alice"), agent("bob")
     receipt = alice.send("bob", "still here?")
-    with offers_held(bob.profile.inbox_id):
-        with closing(socket.create_connection(("127.0.0.1", hub.port))) as client:
-            address = client.getsockname()
-            client.sendall(raw_wait(bob))
-            eventually(bob.waiters, "the wait is open")
-            if store.on_postgres():
-                eventually(is_waiting_for_a_lock, "the hub has read the page and is about to mark it as offered")
-        eventually(lambda: address not in addresses(hub), "the hub has seen the client go")
-        in_loop(hub)
-    eventually(lambda: not bob.waiters(), "the wait is over")
+    a_wait_whose_client_dies_before_the_answer(hub, bob)
 
     held = eventually(lambda: Delivery.objects.filter(offered_at=None).first(), "the offer is taken back")
     if store.on_postgres():
@@ -92,6 +83,36 @@ def test_what_was_marked_for_an_answer_that_found_its_client_gone_is_not_offered
     assert state_of(alice, receipt)["state"] == "stored"
     (message,) = bob.wait()["messages"]
     assert (message["body"], message["redelivered"]) == ("still here?", held.offers > 0)
+
+
+@pytest.mark.fault("L1")
+def test_an_offer_that_is_taken_back_leaves_an_earlier_one_as_it_was(hub, agent, door):
+    alice, bob = agent("alice"), agent("bob")
+    receipt = alice.send("bob", "read this")
+    page = bob.wait(after_sequence=0)
+    before = state_of(alice, receipt)
+    assert before["state"] == "offered"
+
+    a_wait_whose_client_dies_before_the_answer(hub, bob)
+
+    assert state_of(alice, receipt) == before
+    # So the cursor of the answer that did arrive acknowledges it.
+    bob.wait(after_sequence=page["after_sequence"])
+    assert state_of(alice, receipt)["state"] == "acknowledged"
+
+
+def a_wait_whose_client_dies_before_the_answer(hub, agent) -> None:
+    """Waits from the beginning of an inbox that has messages; the client is gone when they have been marked as offered."""
+    with offers_held(agent.profile.inbox_id):
+        with closing(socket.create_connection(("127.0.0.1", hub.port))) as client:
+            address = client.getsockname()
+            client.sendall(raw_wait(agent))
+            eventually(agent.waiters, "the wait is open")
+            if store.on_postgres():
+                eventually(is_waiting_for_a_lock, "the hub has read the page and is about to mark it as offered")
+        eventually(lambda: address not in addresses(hub), "the hub has seen the client go")
+        in_loop(hub)
+    eventually(lambda: not hub.server.server_state.tasks, "the wait is over")
 
 
 def addresses(hub):
@@ -104,11 +125,11 @@ def raw_wait(agent) -> bytes:
     lines = [f"Host: 127.0.0.1:{agent.hub.port}", f"Authorization: Bearer {agent.token}"]
     body = ""
     if agent.door == "mcp":
-        params = {"name": "wait_for_messages", "arguments": {"timeout_s": 20}}
+        params = {"name": "wait_for_messages", "arguments": {"after_sequence": 0}}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         lines = ["POST /mcp HTTP/1.1", *lines, "Content-Type: application/json", f"Content-Length: {len(body)}"]
     else:
-        lines = ["GET /api/v1/inbox?timeout_s=20 HTTP/1.1", *lines]
+        lines = ["GET /api/v1/inbox?after_sequence=0 HTTP/1.1", *lines]
     return "\r\n".join([*lines, "", body]).encode()
 
 
