@@ -6,6 +6,9 @@ import pytest
 
 from tests.hub import eventually, key
 
+# Each test runs once for each door.
+pytestmark = pytest.mark.usefixtures("door")
+
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
@@ -276,7 +279,11 @@ def test_the_policy_of_a_channel_is_the_members_own(alice, bob):
 
 def test_looking_changes_nothing_and_acknowledging_does(alice, bob):
     first, second, third = [alice.send("bob", text)["message_id"] for text in ("one", "two", "three")]
-    assert bob.peek() == bob.peek()
+    looks = [bob.peek(), bob.peek()]
+    for look in looks:
+        for message in look["messages"]:
+            assert message.pop("age_s") >= 0
+    assert looks[0] == looks[1]
     assert [m["message_id"] for m in bob.peek()["messages"]] == [first, second, third]
     assert bob.call("acknowledge", message_ids=[second]) == {"acknowledged": 1, "remaining": 2}
     assert bob.call("acknowledge", message_ids=[second, NOBODY]) == {"acknowledged": 0, "remaining": 2}

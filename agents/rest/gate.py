@@ -17,10 +17,12 @@ from messaging import errors
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+FOR_PROGRAMS = frozenset({"api", "mcp", ".well-known", "register"})
+
 
 def is_for_programs(path: str) -> bool:
     """Whether programs, not browsers, come to this address."""
-    return path.startswith(("/api/", "/mcp/", "/.well-known/", "/register"))
+    return path.lstrip("/").partition("/")[0] in FOR_PROGRAMS
 
 
 async def serve(django: Application, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,4 +79,5 @@ def _unforeseen(status: int) -> errors.ParleyError:
     """Something failed in front of the views; what it was stands in the log."""
     if status >= 500:
         return errors.ParleyError("The hub failed to do this; the operator finds the cause in the log.")
-    return errors.Invalid("This request cannot be served as it is.")
+    sort = errors.NotFound if status == 404 else errors.Invalid
+    return sort("This request cannot be served as it is. /api/docs describes what can be.")

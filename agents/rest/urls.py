@@ -11,7 +11,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include(views.patterns())),
     path("api/openapi.json", docs.Description.as_view()),
     path("api/docs", docs.Page.as_view()),
-    re_path(r"^api/", csrf_exempt(answers.nothing_here)),
-    re_path(r"^(?:\.well-known|mcp)/", csrf_exempt(answers.no_sign_in)),
-    re_path(r"^register\b", csrf_exempt(answers.no_sign_in)),
+    re_path(r"^api(?:/|$)", csrf_exempt(answers.nothing_here)),
+    re_path(r"^(?:\.well-known|mcp)(?:/|$)", csrf_exempt(answers.no_sign_in)),
+    re_path(r"^register(?:/|$)", csrf_exempt(answers.no_sign_in)),
 ]
