@@ -22,6 +22,8 @@ from config.settings import DATABASES  # noqa: E402
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     # One file per run, as several runs may share a machine.
     DATABASES["default"]["TEST"] = {"NAME": f"{_folder}/test-{os.getpid()}.sqlite3"}
+else:
+    DATABASES["default"]["ENGINE"] = "tests.quick_postgresql"
 
 # The real one takes a tenth of a second on purpose.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
