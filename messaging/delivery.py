@@ -23,7 +23,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from messaging import errors, pages, shapes, statements, store
+from messaging import batches, errors, pages, shapes, statements, store
 from messaging.access import Caller
 from messaging.doorbell import LOOK_AGAIN_S, Bell, doorbell, stream_key
 from messaging.drafts import Draft, check_key
@@ -67,8 +67,11 @@ def send_message(*, by: Caller, draft: Draft, key: str, now: datetime | None = N
 
 
 async def asend_message(*, by: Caller, draft: Draft, key: str) -> shapes.Receipt:
-    """The same for the doors."""
-    stored = await store.arun(store.atomic(send(by=by, draft=draft, key=key, now=timezone.now())))
+    """The same for the doors: it may share its transaction with other sends of this moment."""
+    # Two sends under one key do not: the second has to find the first one's receipt.
+    stored: Stored = await batches.writer().write(
+        lambda: send(by=by, draft=draft, key=key, now=timezone.now()), alone=(by.profile_id, key)
+    )
     doorbell.ring(*map(stream_key, stored.streams))
     receipt: shapes.Receipt = stored.receipt
     return receipt
@@ -89,12 +92,16 @@ def send(*, by: Caller, draft: Draft, key: str, now: datetime) -> store.Steps[St
     taken = yield statements.take_key(by.profile_id, key, draft.content_hash(), message_id, now)
     if not taken:
         return (yield from _replay(by, key, draft))
-    # Only now: a replay is answered whatever has changed since.
-    if paused:
-        raise errors.paused()
-    if by.admit:
-        by.admit()
-    plan = yield from plan_send(by, draft)
+    try:
+        # Only now: a replay is answered whatever has changed since.
+        if paused:
+            raise errors.paused()
+        if by.admit:
+            by.admit()
+        plan = yield from plan_send(by, draft)
+    except errors.ParleyError:
+        yield statements.give_key_back(message_id)
+        raise
     return (yield from place(by, draft, plan, message_id, now))
 
 

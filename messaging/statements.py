@@ -6,18 +6,52 @@ by id) stands in one place: `hand_out_sequences`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from messaging.batches import ForEach, Insert
 from messaging.pages import MESSAGE_COLUMNS
-from messaging.store import Json, Statement, on_postgres, one_of
+from messaging.store import Json, Row, Statement, on_postgres, one_of
 
 # More than that is "a lot": counting on would cost more than the number tells.
 MAX_UNREAD_COUNTED = 100
 
 MESSAGE_JOINS = "JOIN profile author ON author.id = m.sender_id JOIN channel c ON c.id = m.channel_id"
+
+# In which order the statements of sends that share a transaction are run: all look before anybody locks (1, `HandOut`).
+BEFORE, BETWEEN = ForEach(0), ForEach(2)
+KEYS = Insert(
+    0,
+    "send_key",
+    {"profile_id": "bigint", "key": "text", "content_hash": "bytea", "message_id": "uuid", "created_at": "timestamptz"},
+    " ON CONFLICT (profile_id, key) DO NOTHING RETURNING message_id",
+    returns="message_id",
+)
+MESSAGES = Insert(
+    3,
+    "message",
+    {
+        "id": "uuid",
+        "channel_id": "bigint",
+        "channel_sequence": "bigint",
+        "sender_id": "bigint",
+        "thread_root_id": "uuid",
+        "refers_to_id": "uuid",
+        "kind": "text",
+        "body": "text",
+        "created_at": "timestamptz",
+        "expires_at": "timestamptz",
+        "receipt": "jsonb",
+    },
+)
+DELIVERIES = Insert(
+    4,
+    "delivery",
+    {"message_id": "uuid", "inbox_id": "bigint", "sequence": "bigint", "route": "text", "offers": "integer"},
+)
 
 
 def _guarded(guard: Statement | None) -> tuple[str, list[Any]]:
@@ -33,16 +67,18 @@ def sender_state(profile_id: int, guard: Statement | None) -> Statement:
     return Statement(
         f"SELECT {allowed}, paused_at IS NOT NULL FROM profile WHERE id = %s AND released_at IS NULL",
         [*params, profile_id],
+        BEFORE,
     )
 
 
 def take_key(profile_id: int, key: str, content_hash: bytes, message_id: UUID, now: datetime) -> Statement:
     """One row if the key is new; none if it is taken. Waits for a transaction that holds the same key."""
-    return Statement(
-        "INSERT INTO send_key (profile_id, key, content_hash, message_id, created_at) VALUES (%s, %s, %s, %s, %s) "
-        "ON CONFLICT (profile_id, key) DO NOTHING RETURNING 1",
-        [profile_id, key, content_hash, message_id, now],
-    )
+    return KEYS.of((profile_id, key, content_hash, message_id, now))
+
+
+def give_key_back(message_id: UUID) -> Statement:
+    """The send was refused; it may share a transaction with others that are not."""
+    return Statement("DELETE FROM send_key WHERE message_id = %s", [message_id])
 
 
 def sent_under_key(profile_id: int, key: str) -> Statement:
@@ -64,6 +100,7 @@ def direct_target(handle: str, sender_id: int) -> Statement:
         "AND c.high_id = CASE WHEN p.id < %s THEN %s ELSE p.id END "
         "WHERE p.handle = %s AND p.released_at IS NULL",
         [sender_id, sender_id, sender_id, sender_id, sender_id, handle],
+        BEFORE,
     )
 
 
@@ -73,6 +110,7 @@ def named_channel(name: str, profile_id: int) -> Statement:
         "SELECT c.id, c.stream_id, c.kind, c.archived_at IS NOT NULL FROM channel c WHERE c.name = %s AND (c.kind = 'public' "
         "OR EXISTS (SELECT 1 FROM membership ms WHERE ms.channel_id = c.id AND ms.profile_id = %s))",
         [name, profile_id],
+        BEFORE,
     )
 
 
@@ -140,7 +178,36 @@ def message_place(message_id: UUID, profile_id: int) -> Statement:
         "WHERE m.id = %s AND (c.kind = 'public' OR c.low_id = %s OR c.high_id = %s "
         "OR EXISTS (SELECT 1 FROM membership ms WHERE ms.channel_id = c.id AND ms.profile_id = %s))",
         [message_id, profile_id, profile_id, profile_id],
+        BEFORE,
     )
+
+
+class HandOut:
+    """Sequences for several sends: each stream is locked once, and each send gets a place of its own, in their order."""
+
+    rank = 1
+
+    def combine(self, statements: Sequence[Statement]) -> Statement:
+        wanted = Counter(stream for s in statements for stream in s.params[0])
+        return Statement(
+            "WITH wanted AS (SELECT * FROM unnest(%s::bigint[], %s::bigint[]) AS w(id, places)), "
+            "locked AS (SELECT id FROM stream WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE) "
+            "UPDATE stream SET tail = tail + wanted.places FROM locked JOIN wanted ON wanted.id = locked.id "
+            "WHERE stream.id = locked.id RETURNING stream.id, stream.tail - wanted.places",
+            [list(wanted), list(wanted.values()), sorted(wanted)],
+        )
+
+    def split(self, statements: Sequence[Statement], rows: list[Row]) -> list[list[Row]]:
+        last: dict[int, int] = dict(rows)
+        parts: list[list[Row]] = []
+        for statement in statements:
+            for stream in statement.params[0]:
+                last[stream] += 1
+            parts.append([(stream, last[stream]) for stream in statement.params[0]])
+        return parts
+
+
+HAND_OUT = HandOut()
 
 
 def hand_out_sequences(stream_ids: Sequence[int]) -> Statement:
@@ -155,6 +222,7 @@ def hand_out_sequences(stream_ids: Sequence[int]) -> Statement:
             "WITH locked AS (SELECT id FROM stream WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE) "
             "UPDATE stream SET tail = tail + 1 FROM locked WHERE stream.id = locked.id RETURNING stream.id, stream.tail",
             [ids],
+            HAND_OUT,
         )
     # The whole database is locked since BEGIN IMMEDIATE.
     return Statement(f"UPDATE stream SET tail = tail + 1 WHERE {one_of('id')} RETURNING id, tail", [ids])
@@ -174,10 +242,8 @@ def insert_message(
     expires_at: datetime | None,
     receipt: Any,
 ) -> Statement:
-    return Statement(
-        "INSERT INTO message (id, channel_id, channel_sequence, sender_id, thread_root_id, refers_to_id, kind, body, created_at, "
-        "expires_at, receipt) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        [
+    return MESSAGES.of(
+        (
             *(
                 message_id,
                 channel_id,
@@ -191,17 +257,13 @@ def insert_message(
                 expires_at,
             ),
             Json(receipt),
-        ],
+        )
     )
 
 
 def insert_deliveries(message_id: UUID, places: Sequence[tuple[int, int, str]]) -> Statement:
     """One delivery for each (inbox, sequence, route)."""
-    values = ", ".join(["(%s, %s, %s, %s, 0)"] * len(places))
-    return Statement(
-        f"INSERT INTO delivery (message_id, inbox_id, sequence, route, offers) VALUES {values}",
-        [p for inbox_id, sequence, route in places for p in (message_id, inbox_id, sequence, route)],
-    )
+    return DELIVERIES.of(*((message_id, inbox_id, sequence, route, 0) for inbox_id, sequence, route in places))
 
 
 def insert_question(message_id: UUID, options: Sequence[str], asked_id: int | None) -> Statement:
@@ -223,6 +285,7 @@ def unread_by(profile_id: int, inbox_id: int, *, column: str, value: UUID | int)
         f"ORDER BY m.channel_sequence DESC LIMIT {MAX_UNREAD_COUNTED}) "
         "SELECT count(*) FROM newer WHERE place > COALESCE((SELECT max(place) FROM newer WHERE acknowledged), 0)",
         [inbox_id, value, profile_id, value, profile_id],
+        BETWEEN,
     )
 
 
