@@ -597,6 +597,7 @@ def nobody_can_write(inbox_id: int) -> Iterator[None]:
 
 
 @pytest.mark.fault("S8")
+@pytest.mark.mutant("agents/rest/gate.py", "await for_ever.wait()", 'return {"type": "http.disconnect"}')
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 def test_a_message_is_delivered_although_its_client_hung_up_while_it_was_being_stored(agent, door, reset):
     alice, bob = agent("alice"), agent("bob")
