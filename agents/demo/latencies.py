@@ -64,12 +64,11 @@ class Reader:
         while asked_at <= end or (len(self.arrived) < MESSAGES and asked_at < end + OVERTIME_S):
             sleep_until(asked_at)
             page = self.agent.call("wait_for_messages", after_sequence=cursor, timeout_s=self._timeout_s(end))
-            now = time.perf_counter()
             self.calls += 1
-            self.arrived += [now] * len(page["messages"])
+            self.arrived += [self.agent.client.read_at] * len(page["messages"])
             cursor = page["after_sequence"]
             if self.every_s is None:
-                asked_at = now
+                asked_at = time.perf_counter()
             else:
                 asked_at += self.every_s if asked_at < end else 1
 
@@ -105,8 +104,8 @@ def polling(stage: Stage, *, over_s: float) -> Result:
         for number, instant in enumerate(instants(over_s)):
             sleep_until(begin + instant)
             for reader in readers:
-                reader.sent.append(time.perf_counter())
                 sender.send(reader.agent, f"message {number}", f"{reader.agent.handle} {number}")
+                reader.sent.append(sender.client.written_at)
         for done in reading:
             done.result()
     rows = [
@@ -159,7 +158,6 @@ def idle(stage: Stage, *, agents: int, over_s: float) -> Result:
         for number, instant in enumerate(instants(over_s, salt=2)):
             target = chance.choice(waiting)
             sleep_until(begin + instant)
-            sent = time.perf_counter()
             sender.begin_to_send(target, f"message {number}", f"to an idle one {number}")
             while len(found) <= number:
                 answered = [key.data for key, _ in selector.select(timeout=5)]
@@ -168,9 +166,8 @@ def idle(stage: Stage, *, agents: int, over_s: float) -> Result:
                     raise RuntimeError(f"@{target.handle} was not answered within 5 s of a message to it.")
                 for agent in answered:
                     page = agent.client.finish()
-                    now = time.perf_counter()
                     if agent is target:
-                        found.append((now - sent) * 1000)
+                        found.append((agent.client.read_at - sender.client.written_at) * 1000)
                     else:
                         others += 1
                     cursors[agent] = page["after_sequence"]
