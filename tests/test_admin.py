@@ -365,6 +365,15 @@ def test_deliveries_are_filtered_by_what_became_of_them(operator, agent):
     assert sequences(q="alice") == []
 
 
+@pytest.mark.fault("L15")
+def test_a_delivery_that_has_expired_unread_is_marked_so(operator, agent):
+    alice, _ = agent("alice"), agent("bob")
+    alice.send("bob", "by tomorrow", expires_in_s=86_400)
+    alice.send("bob", "by then", expires_in_s=86_400)
+    Message.objects.filter(body="by then").update(expires_at=timezone.now())
+    assert column(page(operator, "messaging/delivery/"), "expired") == ["yes", "-"]
+
+
 def test_questions_are_filtered_by_whether_they_were_answered(operator, agent):
     alice = agent("alice")
     anna = ensure_person(get_user_model().objects.create_user("anna"))

@@ -16,6 +16,7 @@ from messaging import history
 from messaging.admin.looking import (
     EXCERPT,
     LARGE,
+    NOTHING,
     ByState,
     ByTime,
     OperatorAdmin,
@@ -174,7 +175,8 @@ class DeliveryAdmin(OperatorAdmin):
     def expires_at(self, delivery: Delivery) -> str:
         return when(delivery.message.expires_at)
 
-    @admin.display(description="expired", boolean=True)
-    def expired(self, delivery: Delivery) -> bool:
+    @admin.display(description="expired")
+    def expired(self, delivery: Delivery) -> str:
         until = delivery.message.expires_at
-        return delivery.acknowledged_at is None and until is not None and until <= timezone.now()
+        gone = delivery.acknowledged_at is None and until is not None and until <= timezone.now()
+        return "yes" if gone else NOTHING
