@@ -141,8 +141,9 @@ def _busy() -> errors.Unavailable:
 
 def _down() -> errors.Unavailable:
     return errors.Unavailable(
-        "The hub cannot reach its database; nothing was stored. Try the same call again in a few seconds, with the same "
-        "idempotency key.",
+        # Not that nothing was stored: the connection may have been lost with the answer to the commit.
+        "The hub cannot reach its database. Try the same call again in a few seconds, with the same idempotency key: nothing "
+        "is sent twice.",
         code="database_unavailable",
         retry_after_s=3,
     )

@@ -61,7 +61,10 @@ def as_error(failure: BaseException) -> errors.ParleyError:
     if isinstance(translation, errors.ParleyError):
         return translation
     logger.error("A call failed unexpectedly.", exc_info=failure)
-    return errors.ParleyError("The hub failed to do this; the operator finds the cause in the log. Nothing was stored.")
+    return errors.ParleyError(
+        "The hub failed to do this; the operator finds the cause in the log. If you sent something, repeat it with the same "
+        "idempotency key: nothing is sent twice."
+    )
 
 
 def challenge(error: errors.Unauthenticated) -> str:

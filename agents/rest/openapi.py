@@ -165,7 +165,7 @@ REFUSED_BECAUSE = {
     "TooLarge": "The request is larger than the hub takes.",
     "NotJson": "The body is not `application/json`.",
     "RateLimited": "Too many calls; nothing was done.",
-    "Unavailable": "Not at this moment; nothing was stored.",
+    "Unavailable": "Not at this moment: repeat the same call, with the same idempotency key.",
 }
 MORE_HEADERS: dict[str, Schema] = {
     "Unauthenticated": {"WWW-Authenticate": {"schema": {"type": "string"}}},
