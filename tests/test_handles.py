@@ -17,6 +17,7 @@ HANDLES = ("bob", "bob-codex", "ann", "x9", "cy", "b" * 31)
 # --- Handles and display names --------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("A7")
 @given(st.text(alphabet="ab9Z-_.@ \n\u0430\uff42\u200b\u0661", max_size=34))
 def test_exactly_the_handles_of_the_published_rule_may_be_claimed(handle):
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -29,6 +30,7 @@ def test_exactly_the_handles_of_the_published_rule_may_be_claimed(handle):
         assert refused.value.code == "invalid_handle"
 
 
+@pytest.mark.fault("A7")
 @given(st.text(max_size=70))
 def test_a_display_name_is_one_safe_line_or_it_is_refused(name):
     try:
@@ -89,6 +91,8 @@ pieces = st.sampled_from(
 )
 
 
+@pytest.mark.fault("A1")
+@pytest.mark.fault("A2")
 @given(st.lists(pieces, max_size=12).map("".join))
 @example("@bob@x9")
 @example("@bob.@x9")
@@ -137,6 +141,7 @@ block: Blocks = st.one_of(plain, inline, stray, escaped, fenced, longer, quoted,
 unclosed: Blocks = st.tuples(fences, info, names).map(lambda t: (f"{t[0]}{t[1]}\n@{t[2]}\n\nand @{t[2]}", []))
 
 
+@pytest.mark.fault("A3")
 @given(st.lists(block, max_size=5), st.none() | unclosed, st.sampled_from(["\n", "\r\n", "\r"]))
 def test_code_mentions_nobody_and_hides_nothing_around_it(blocks, last, newline):
     texts, expected = zip(*[*blocks, *([last] if last else [("end", [])])], strict=True)
@@ -242,6 +247,7 @@ def test_everybody_mentioned_is_delivered_hinted_at_skipped_or_the_sender(situat
     assert told.issuperset(situation["mentions"])
 
 
+@pytest.mark.fault("A4")
 @given(situations(), st.lists(st.text("abc", min_size=2, max_size=5).map("zz-".__add__), min_size=1, unique=True))
 def test_mentions_of_nobody_change_nothing_but_the_hints(situation, unknown):
     routing = route(**{**situation, "mentions": [*situation["mentions"], *unknown]})

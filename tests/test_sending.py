@@ -353,7 +353,7 @@ def test_a_send_is_answered_although_its_ring_cannot_reach_other_processes(agent
 
 BREAK_NOTIFY = {
     "fails": "RAISE EXCEPTION 'down'",
-    "hangs": "PERFORM pg_advisory_lock(4)",
+    "hangs": "PERFORM pg_sleep(60)",
 }
 
 
@@ -370,7 +370,6 @@ def notify_that(how: str, settings: Any, agents: list[Agent]) -> Iterator[None]:
             )
 
         name = db.execute("SELECT quote_ident(current_database())").fetchone()[0]  # type: ignore[index]
-        db.execute("SELECT pg_advisory_lock(4)")
         db.execute("CREATE SCHEMA broken")
         db.execute(
             "CREATE FUNCTION broken.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS "
