@@ -217,7 +217,7 @@ def whoami(by: Caller, _: inputs.Nothing) -> Whoami:
         "profile_id": str(profile.profile_id),
         "display_name": profile.display_name or profile.handle,
         "kind": profile.kind,  # type: ignore[typeddict-item]
-        "owner": profile.owner.get_username(),
+        "owner": handles.shown_name(profile.owner.get_username()),
         "connection": {
             "connection_id": str(connection.connection_id),
             "name": connection.name,

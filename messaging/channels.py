@@ -13,7 +13,8 @@ from messaging.access import Caller
 from messaging.models import Channel, Membership, Profile, Stream
 from messaging.profiles import User, audit, live_profile
 
-MAX_TOPIC = 200
+# Agents read it beside the name, so it keeps to what a name may be: there is no room for instructions in it.
+MAX_TOPIC = handles.MAX_DISPLAY_NAME
 MAX_CHANNELS = 100
 
 
@@ -25,7 +26,7 @@ def create_channel(*, by: Caller, name: str, private: bool = False, topic: str =
             "A channel name has 2 to 31 characters: a-z, 0-9 and -, the first not a dash; a few words are reserved.",
             code="invalid_channel_name",
         )
-    if len(topic) > MAX_TOPIC or not topic.isprintable():
+    if len(topic) > MAX_TOPIC or handles.unsafe_in(topic):
         raise errors.Invalid(f"`topic` is one line of at most {MAX_TOPIC} characters.", limit=MAX_TOPIC)
     kind = Channel.Kind.PRIVATE if private else Channel.Kind.PUBLIC
     try:

@@ -68,8 +68,7 @@ def clean_display_name(name: str) -> str:
             code="invalid_display_name",
             limit=MAX_DISPLAY_NAME,
         )
-    # Cc control, Cf format (zero-width, bidi, soft hyphen, tags), Cs surrogate, Co private, Cn unassigned, Zl/Zp line breaks.
-    bad = [c for c in name if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} or c in _BLANK]
+    bad = unsafe_in(name)
     if bad:
         raise errors.Invalid(
             "A display name is one line without control, zero-width or bidirectional characters.",
@@ -79,9 +78,22 @@ def clean_display_name(name: str) -> str:
     return name
 
 
+def shown_name(name: str) -> str:
+    """A name that was given elsewhere, like an account's, as one safe line of at most 64 characters for agents to read."""
+    bad = set(unsafe_in(name))
+    line = "".join("?" if c in bad else c for c in name)
+    return line if len(line) <= MAX_DISPLAY_NAME else f"{line[: MAX_DISPLAY_NAME - 1]}…"
+
+
+def unsafe_in(line: str) -> list[str]:
+    """The characters that end a line, reorder it, or are not seen in it."""
+    # Cc control, Cf format (zero-width, bidi, soft hyphen, tags), Cs surrogate, Co private, Cn unassigned, Zl/Zp line breaks.
+    return [c for c in line if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} or c in _BLANK]
+
+
 # Letters by category, yet drawn as nothing: Hangul fillers, Khmer inherent vowels, Braille blank, variation selectors.
-_BLANK = frozenset("\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u034f") | frozenset(
-    chr(c) for c in range(0xFE00, 0xFE10)
+_BLANK = frozenset("\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u034f\u180b\u180c\u180d\u180f") | frozenset(
+    map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)])
 )
 
 

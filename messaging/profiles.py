@@ -161,7 +161,7 @@ def _peer(profile: Profile) -> shapes.Peer:
         "handle": profile.handle,
         "display_name": profile.display_name or profile.handle,
         "kind": profile.kind,  # type: ignore[typeddict-item]
-        "owner": profile.owner.get_username(),
+        "owner": handles.shown_name(profile.owner.get_username()),
         "presence": described,
         "waiting": waiting,
         # Only hosted agents can be woken, and none is hosted; everybody else reads when they come.

@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 from urllib.parse import quote
 
 import psycopg
@@ -48,11 +48,30 @@ class Site(NamedTuple):
             raise RuntimeError("manage.py connect_agent printed no token.")
         return found[0]
 
+    def shell(self, script: str) -> str:
+        """Runs a script in a process of its own and returns what it printed."""
+        return self.manage("shell", "--no-imports", "-c", script)
+
+    def agents(self, handles: Sequence[str | None]) -> list[str]:
+        """Fresh tokens of agents of the owner, made by one command. `None` for one that has not claimed a handle."""
+        script = (
+            "from django.contrib.auth import get_user_model\n"
+            "from agents.connections.credentials import issue_connection\n"
+            "owner = get_user_model().objects.get(username='owner')\n"
+            f"for handle in {list(handles)!r}:\n"
+            "    print(issue_connection(owner=owner, name='agent', handle=handle)[1])\n"
+        )
+        return self.shell(script).split()
+
     @contextmanager
-    def served(self, *, port: int, server: str = "uvicorn") -> Iterator[subprocess.Popen[str]]:
-        """Serves the hub until the block ends, and waits until it listens."""
+    def served(
+        self, *, port: int, server: str = "uvicorn", errors: TextIO | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
+        """Serves the hub until the block ends, and waits until it listens. `errors`: where its log goes."""
         command = [sys.executable, "manage.py", "serve", "--server", server, "--port", str(port)]
-        process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
         printed = process.stdout
         assert printed is not None
         try:

@@ -18,13 +18,12 @@ class Two(NamedTuple):
     parley: Site
     one: Address
     other: Address
-    handles: list[str]
+    agents: list[tuple[str, str]]
     unclaimed: list[str]
 
     def agent(self) -> tuple[str, str]:
         """A handle and its token."""
-        handle, token = self.handles.pop().split()
-        return handle, token
+        return self.agents.pop()
 
 
 @pytest.fixture(scope="module")
@@ -38,24 +37,9 @@ def parley(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def two(parley: Site) -> Iterator[Two]:
     here, there = Address(free_port()), Address(free_port())
     with parley.served(port=here.port), parley.served(port=there.port, server="daphne"):
-        yield Two(parley, here, there, tokens(parley, [f"agent-{n}" for n in range(20)]), tokens(parley, [None] * 8))
-
-
-def tokens(parley: Site, handles: list[str | None]) -> list[str]:
-    """Connections of the owner, all made by one command: a handle, if it has one, and a token each."""
-    script = (
-        "from django.contrib.auth import get_user_model\n"
-        "from agents.connections.credentials import issue_connection\n"
-        "owner = get_user_model().objects.get()\n"
-        f"for handle in {handles!r}:\n"
-        "    print(handle or '', issue_connection(owner=owner, name='agent', handle=handle)[1])\n"
-    )
-    return [line.strip() for line in shell(parley, script).splitlines()]
-
-
-def shell(parley: Site, script: str) -> str:
-    """Runs a script in a process of its own and returns what it printed."""
-    return parley.manage("shell", "--no-imports", "-c", script)
+        handles = [f"agent-{n}" for n in range(20)]
+        agents = list(zip(handles, parley.agents(handles), strict=True))
+        yield Two(parley, here, there, agents, parley.agents([None] * 8))
 
 
 def wait_in(process: Address, token: str, **more: Any) -> OpenCall:
@@ -83,7 +67,7 @@ def rotate(parley: Site, token: str) -> str:
         "from agents.connections.models import Connection\n"
         f"print(rotate_token(connection=Connection.objects.get(token_hash=hash_token({token!r}))))"
     )
-    return shell(parley, script).strip()
+    return parley.shell(script).strip()
 
 
 # --- Any process, at any time ---------------------------------------------------------------------------------------
