@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import psycopg
 from django.conf import settings
@@ -133,24 +132,24 @@ class Doorbell:
 
     def __init__(self) -> None:
         self.draining = False
-        self._rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, Room] = WeakKeyDictionary()
+        self._rooms: dict[asyncio.AbstractEventLoop, Room] = {}
 
     @property
     def waiting(self) -> int:
         """How many waits are open in this process."""
-        return sum(room.waiting for room in list(self._rooms.values()))
+        return sum(room.waiting for room in self._open_rooms())
 
     @property
     def state(self) -> str:
         """Whether rings of other processes arrive here: `listening`, `deaf`, or `idle` while nobody has waited yet."""
-        buses = [room.bus for room in list(self._rooms.values())]
+        buses = [room.bus for room in self._open_rooms()]
         if not buses:
             return "idle"
         return "listening" if all(bus.listening for bus in buses) else "deaf"
 
     def waiters(self, key: str) -> int:
         """How many waits are open on one bell in this process."""
-        return sum(len(room.bells.get(key, ())) for room in list(self._rooms.values()))
+        return sum(len(room.bells.get(key, ())) for room in self._open_rooms())
 
     @contextmanager
     def listen(self, key: str, bell: Bell) -> Iterator[None]:
@@ -184,7 +183,7 @@ class Doorbell:
         here = _running_loop()
         if here:
             self._room()  # A serving process rings through its own bus, also before anybody has waited there.
-        rooms = list(self._rooms.values())
+        rooms = self._open_rooms()
         for room in rooms:
             if room.loop is here:
                 room.ring(keys)
@@ -197,13 +196,19 @@ class Doorbell:
     def drain(self) -> None:
         """This process is about to stop: every wait, open or new, ends at once with an answer."""
         self.draining = True
-        for room in list(self._rooms.values()):
+        for room in self._open_rooms():
             with suppress(RuntimeError):
                 room.loop.call_soon_threadsafe(room.end_all, "draining")
+
+    def _open_rooms(self) -> list[Room]:
+        return [room for room in list(self._rooms.values()) if not room.loop.is_closed()]
 
     def _room(self) -> Room:
         loop = asyncio.get_running_loop()
         if loop not in self._rooms:
+            # A room holds its loop, so those of closed loops have to be let go by hand.
+            for closed in [other for other in list(self._rooms) if other.is_closed()]:
+                self._rooms.pop(closed, None)
             self._rooms[loop] = room = Room(loop, _bus())
             room.bus.start(room)
         return self._rooms[loop]
