@@ -53,7 +53,9 @@ if _public.scheme == "http" and not _loopback and not env.bool("ALLOW_PLAIN_HTTP
     )
 
 DEBUG = False
-ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", [_public.hostname])
+# On this machine all three of its own names; a browser's address bar knows no difference.
+_own_names = ["127.0.0.1", "localhost", "[::1]"] if _loopback else [_public.hostname]
+ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", _own_names)
 if "*" in ALLOWED_HOSTS:
     raise ImproperlyConfigured("ALLOWED_HOSTS must name the hub's hosts: `*` would let any page on the web talk to it.")
 CSRF_TRUSTED_ORIGINS = [f"{_public.scheme}://{_public.netloc}"]
@@ -123,7 +125,9 @@ _database: Any = dj_database_url.parse(
 if _database["ENGINE"] == "django.db.backends.postgresql":
     _database["OPTIONS"] = {
         **_database.get("OPTIONS", {}),
-        "pool": {"min_size": 1, "max_size": DATABASE_POOL_MAX, "timeout": 5},
+        # An attempt to reconnect is given up after 2 s, and begun anew by the next call: the pool's own pauses between attempts
+        # grow to minutes, and would outlast the outage by as much.
+        "pool": {"min_size": 1, "max_size": DATABASE_POOL_MAX, "timeout": 5, "reconnect_timeout": 2},
         "options": f"-c lock_timeout={LOCK_TIMEOUT_MS}",
         "connect_timeout": 3,
     }
