@@ -176,10 +176,11 @@ class Writer(Generic[T]):
             return [await store.arun(store.atomic(batch[0].make()))]
         try:
             return list(await store.arun(store.atomic(together([one.make() for one in batch]))))
-        except errors.Unavailable:
-            raise
-        except Exception:
-            # One of them broke the transaction of all: each has its own now, and only that one fails.
+        except Exception as failure:
+            if isinstance(failure, errors.Unavailable) and failure.code != "busy":
+                raise
+            # One of them broke the transaction of all, or waited in vain for a row that somebody else holds: each has its own
+            # now, and only that one fails.
             outcomes = [store.arun(store.atomic(one.make())) for one in batch]
             return list(await asyncio.gather(*outcomes, return_exceptions=True))
 

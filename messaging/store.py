@@ -152,7 +152,9 @@ def _down() -> errors.Unavailable:
 def as_parley_error(failure: BaseException) -> BaseException:
     """What a driver's failure means for the caller; anything that is not about availability is returned as it is."""
     cause = failure.__cause__ if isinstance(failure, DjangoError) else failure
-    if isinstance(cause, psycopg.errors.LockNotAvailable | psycopg_pool.TooManyRequests):
+    if isinstance(cause, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
+        return _busy()
+    if isinstance(cause, psycopg_pool.TooManyRequests):
         return _busy()
     if isinstance(cause, psycopg_pool.PoolTimeout):
         # Only Django's own pool comes here; that of the doors is asked in `arun`.

@@ -150,8 +150,8 @@ def test_a_retry_that_writes_the_address_differently_is_the_same_send(agent, doo
 @pytest.mark.fault("S2")
 @pytest.mark.mutant(
     "messaging/statements.py",
-    '"ON CONFLICT (profile_id, key) DO NOTHING RETURNING 1",',
-    '"ON CONFLICT (profile_id, key) DO UPDATE SET created_at = excluded.created_at RETURNING 1",',
+    '" ON CONFLICT (profile_id, key) DO NOTHING RETURNING message_id",',
+    '" ON CONFLICT (profile_id, key) DO UPDATE SET created_at = excluded.created_at RETURNING message_id",',
     on="postgresql",
 )
 def test_twenty_sends_of_one_key_at_once_are_one_message_and_twenty_like_answers(agent, sends, kind):
@@ -428,6 +428,65 @@ def test_null_for_a_required_field_is_refused_by_its_name(agent, door):
     assert everything_stored() == before
 
 
+@contextmanager
+def nobody_can_write(inbox_id: int) -> Iterator[None]:
+    """Another transaction holds what a send into this inbox has to lock."""
+    with second_connection() as other:
+        if store.on_postgres():
+            other.execute("BEGIN")
+            other.execute("SELECT 1 FROM stream WHERE id = %s FOR UPDATE", [inbox_id])
+        else:
+            other.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            other.execute("ROLLBACK")
+
+
+@pytest.mark.postgresql
+def test_a_row_that_somebody_holds_fails_the_sends_that_need_it_and_no_others(agent):
+    """Sends of one moment share a transaction: what holds one of them up must not be held against the others."""
+    senders = [agent(f"sender-{number}") for number in range(4)]
+    bob, carol = agent("bob"), agent("carol")
+    with nobody_can_write(bob.profile.inbox_id):
+        first = in_background(
+            partial(senders[0].refusal, "send_agent_message", to="bob", body="1", idempotency_key=key())
+        )
+        eventually(is_waiting_for_a_lock, "a send to bob waits; those that come now will share the next transaction")
+        to_bob = [
+            in_background(partial(s.refusal, "send_agent_message", to="bob", body="2", idempotency_key=key()))
+            for s in senders
+        ]
+        to_carol = [in_background(partial(s.send, "carol", "hi")) for s in senders]
+        receipts = [sent.result(4 * PATIENCE_S) for sent in to_carol]
+        refusals = [refused.result(4 * PATIENCE_S) for refused in (first, *to_bob)]
+    assert [r["delivered"][0]["handle"] for r in receipts] == ["carol"] * 4
+    assert {(r["code"], r["retry_after_s"]) for r in refusals} == {("busy", 1)}
+    assert carol.bodies() == ["hi"] * 4
+    assert bob.bodies() == []
+
+
+@pytest.mark.postgresql
+def test_a_send_that_the_database_ends_to_resolve_a_deadlock_is_busy_and_can_be_repeated(agent, door):
+    alice, bob = agent("alice"), agent("bob")
+    same = key()
+    with second_connection() as other:
+        other.execute("SET deadlock_timeout = '1min'")  # So that it is alice's transaction that is ended.
+        other.execute("BEGIN")
+        other.execute("SELECT 1 FROM stream WHERE id = %s FOR UPDATE", [bob.profile.inbox_id])
+        refused = in_background(partial(alice.refusal, "send_agent_message", to="bob", body="hi", idempotency_key=same))
+        eventually(is_waiting_for_a_lock, "alice's send holds its key and waits for bob's inbox")
+        taken = [alice.profile.pk, same, b"other", Message.objects.model().pk, timezone.now()]
+        other.execute(
+            "INSERT INTO send_key (profile_id, key, content_hash, message_id, created_at) VALUES (%s, %s, %s, %s, %s)",
+            taken,
+        )
+        assert refused.result(PATIENCE_S)["code"] == "busy"
+        other.execute("ROLLBACK")
+    assert alice.send("bob", "hi", idempotency_key=same)["replayed"] is False
+    assert bob.bodies() == ["hi"]
+
+
 # --- S5: queued is success ------------------------------------------------------------------------------------------
 
 
@@ -578,21 +637,6 @@ def test_oneself_among_those_addressed_in_a_channel_is_skipped_and_the_others_ge
 
 
 # --- S8: the client hangs up ----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def nobody_can_write(inbox_id: int) -> Iterator[None]:
-    """Another transaction holds what a send into this inbox has to lock."""
-    with second_connection() as other:
-        if store.on_postgres():
-            other.execute("BEGIN")
-            other.execute("SELECT 1 FROM stream WHERE id = %s FOR UPDATE", [inbox_id])
-        else:
-            other.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        finally:
-            other.execute("ROLLBACK")
 
 
 @pytest.mark.fault("S8")
