@@ -10,13 +10,13 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 
+from agents.connections.windows import Windows
 from messaging import errors, presence, store
 from messaging.store import Json, Statement
 
-_limiter = FixedWindowRateLimiter(MemoryStorage())
+_limiter = FixedWindowRateLimiter(Windows())
 _lock = threading.Lock()
 _used: dict[int, Any] = {}
 _polls: dict[int, int] = {}
