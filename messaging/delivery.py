@@ -11,6 +11,7 @@ Both are steps for the executors in `store`; their SQL stands in `statements`; w
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
@@ -73,6 +74,8 @@ async def asend_message(*, by: Caller, draft: Draft, key: str) -> shapes.Receipt
         lambda: send(by=by, draft=draft, key=key, now=timezone.now()), alone=(by.profile_id, key)
     )
     doorbell.ring(*map(stream_key, stored.streams))
+    # Those who were rung read while the sender is answered, not after it.
+    await asyncio.sleep(0)
     receipt: shapes.Receipt = stored.receipt
     return receipt
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -71,6 +71,7 @@ ROLLBACK = Statement("ROLLBACK")
 Steps = Generator[Statement, list[Row], T]
 
 
+@cache  # In an event loop each request would make a connection object, only to be asked this.
 def on_postgres() -> bool:
     return connection.vendor == "postgresql"
 
