@@ -63,4 +63,4 @@ def _empty_tables(case: TransactionTestCase) -> None:
                 cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
 
 
-TransactionTestCase._fixture_teardown = _empty_tables  # type: ignore[method-assign, assignment]
+setattr(TransactionTestCase, "_fixture_teardown", _empty_tables)  # noqa: B010 - the stubs do not know it
