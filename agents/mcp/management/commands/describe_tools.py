@@ -32,7 +32,9 @@ def described() -> Iterator[str]:
         schema = inputs.schema(operation.input)
         if schema["properties"]:
             yield "| argument | type | meaning |\n|---|---|---|"
-            yield from (row(name, field, name in schema.get("required", [])) for name, field in schema["properties"].items())
+            yield from (
+                row(name, field, name in schema.get("required", [])) for name, field in schema["properties"].items()
+            )
             yield ""
 
 
