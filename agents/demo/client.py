@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
@@ -102,6 +103,11 @@ class Client:
     def fileno(self) -> int:
         """For `selectors`: readable once the answer begins to come."""
         return int(self.connection.sock.fileno())
+
+    def hang_up(self) -> None:
+        """Ends a call that another thread is in, for both sides."""
+        with suppress(AttributeError, OSError):  # It may have no connection just now.
+            self.connection.sock.shutdown(2)  # Both directions.
 
     def close(self) -> None:
         self.connection.close()

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from selectors import EVENT_READ, DefaultSelector
 from statistics import median
+from threading import Event
 
 from agents.demo import official
 from agents.demo.stage import Agent, Stage
@@ -56,13 +57,15 @@ class Reader:
     sent: list[float] = field(default_factory=list)
     arrived: list[float] = field(default_factory=list)
     calls: int = 0
+    stopped: Event = field(default_factory=Event)
 
     def read(self, begin: float, end: float) -> None:
         """Reads until the end, and on if the hub was too slow to have sent everything by then. The last poll is at the end."""
         cursor = 0
         asked_at = begin if self.every_s is None else end - (end - begin) // self.every_s * self.every_s
         while asked_at <= end or (len(self.arrived) < MESSAGES and asked_at < end + OVERTIME_S):
-            sleep_until(asked_at)
+            if self.stopped.wait(max(0.0, asked_at - time.perf_counter())):
+                return
             page = self.agent.call("wait_for_messages", after_sequence=cursor, timeout_s=self._timeout_s(end))
             self.calls += 1
             self.arrived += [self.agent.client.read_at] * len(page["messages"])
@@ -71,6 +74,11 @@ class Reader:
                 asked_at = time.perf_counter()
             else:
                 asked_at += self.every_s if asked_at < end else 1
+
+    def stop(self) -> None:
+        """Ends `read`, which runs in a thread of its own, at once."""
+        self.stopped.set()
+        self.agent.client.hang_up()
 
     def _timeout_s(self, end: float) -> float:
         if self.every_s:
@@ -101,13 +109,18 @@ def polling(stage: Stage, *, over_s: float) -> Result:
     with ThreadPoolExecutor(len(readers)) as threads:
         begin = time.perf_counter()
         reading = [threads.submit(reader.read, begin, begin + over_s) for reader in readers]
-        for number, instant in enumerate(instants(over_s)):
-            sleep_until(begin + instant)
+        try:
+            for number, instant in enumerate(instants(over_s)):
+                sleep_until(begin + instant)
+                for reader in readers:
+                    sender.send(reader.agent, f"message {number}", f"{reader.agent.handle} {number}")
+                    reader.sent.append(sender.client.written_at)
+            for done in reading:
+                done.result()
+        except BaseException:
             for reader in readers:
-                sender.send(reader.agent, f"message {number}", f"{reader.agent.handle} {number}")
-                reader.sent.append(sender.client.written_at)
-        for done in reading:
-            done.result()
+                reader.stop()
+            raise
     rows = [
         (r.label, ms(r.published), ms(median(r.latencies_ms())), ms(max(r.latencies_ms())), str(r.calls))
         for r in readers

@@ -49,12 +49,15 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         over_s = options["seconds"] or (QUICK_S if options["quick"] else FULL_S)
         url = options["url"] or settings.PUBLIC_URL
-        if not options["own"] and is_parley(url):
-            self.play(url, over_s, options["agents"])
-        elif options["url"]:
-            raise CommandError(f"No Parley answers at {url}. Start it, or leave out --url for a hub of the demo's own.")
-        else:
-            self.play_on_own_hub(over_s, options["agents"])
+        with every_stop_clears_up():
+            if not options["own"] and is_parley(url):
+                self.play(url, over_s, options["agents"])
+            elif options["url"]:
+                raise CommandError(
+                    f"No Parley answers at {url}. Start it, or leave out --url for a hub of the demo's own."
+                )
+            else:
+                self.play_on_own_hub(over_s, options["agents"])
 
     def play(self, url: str, over_s: float, agents: int) -> None:
         for chatty in ("httpx", "mcp"):
@@ -74,8 +77,6 @@ class Command(BaseCommand):
 
     def play_on_own_hub(self, over_s: float, agents: int) -> None:
         self.say("The demo starts a hub of its own, with a database that is thrown away afterwards.")
-        # Without this a stop from outside would leave that hub running.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
             with own_hub.served(settings.BASE_DIR / "manage.py") as hub:
                 code = hub.run("demo", "--url", hub.url, "--seconds", str(over_s), "--agents", str(agents))
@@ -87,6 +88,18 @@ class Command(BaseCommand):
     def say(self, text: str) -> None:
         self.stdout.write(text)
         self.stdout.flush()  # Each table as soon as it is there, into a pipe too.
+
+
+@contextmanager
+def every_stop_clears_up() -> Iterator[None]:
+    """Inside the block SIGTERM, like Ctrl-C, goes through what clears up, and neither prints where it struck."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
