@@ -244,9 +244,15 @@ class SocketBus:
 
     # A socket whose file has vanished hears nothing and is not told: so it is looked for. 2 s: as long as PostgreSQL's pause.
     CHECK_EVERY_S = 2.0
+    # A receiver whose queue (10 datagrams) is full is tried again so soon and so often, each pause twice the last: a process
+    # that is only busy is reached within a second, and one that hangs looks again by itself once it goes on.
+    RETRY_AFTER_S = 0.02
+    MAX_TRIES = 6
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # What has still to be told to peers that could not take it, and how often that was tried.
+        self.late: dict[str, tuple[dict[str, None], int]] = {}
         self.listening = False
         self._own: str | None = None
         self._receiver: socket.socket | None = None
@@ -296,26 +302,40 @@ class SocketBus:
         peers = [path.name for path in self.folder.iterdir() if path.name != self._own]
         if not peers:
             return
-        payloads = _payloads(keys)
-        with _short_path(self.folder) as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            # A serving process must not wait; a command may, a moment, for a receiver whose queue (10 datagrams) is full.
-            sender.settimeout(0 if self._own else 0.2)
-            for peer in peers:
-                self._send(sender, f"{folder}/{peer}", payloads)
+        told = dict.fromkeys(keys)
+        for peer in peers:
+            if peer in self.late:
+                self.late[peer][0].update(told)  # Its next try tells it this too.
+            elif not self._tell(peer, told):
+                self._try_later(peer, told, tries=1)
 
-    def _send(self, sender: socket.socket, path: str, payloads: list[bytes]) -> None:
+    def _tell(self, peer: str, keys: Iterable[str]) -> bool:
+        """Sends keys to one peer; False if its queue is full."""
         try:
-            for payload in payloads:
-                sender.sendto(payload, path)
+            with _short_path(self.folder) as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                # A serving process must not wait for another; a command may, for a moment.
+                sender.settimeout(0 if self._own else 0.2)
+                for payload in _payloads(keys):
+                    sender.sendto(payload, f"{folder}/{peer}")
+        except (BlockingIOError, TimeoutError):
+            return False
         except (ConnectionRefusedError, FileNotFoundError):
             with suppress(OSError):
-                Path(path).unlink()  # Its process is gone.
-        except (BlockingIOError, TimeoutError):
-            loop = _running_loop()
-            if loop:  # Ring it once more in a moment: twice is harmless, not at all costs 25 s.
-                loop.call_later(0.02, self.publish, [k for p in payloads for k in p.decode().split()])
+                (self.folder / peer).unlink()  # Its process is gone.
         except OSError:
             logger.warning("A ring could not be passed on; waits elsewhere look again by themselves.", exc_info=True)
+        return True
+
+    def _try_later(self, peer: str, keys: dict[str, None], *, tries: int) -> None:
+        loop = _running_loop()
+        if loop and tries <= self.MAX_TRIES:
+            self.late[peer] = (keys, tries)
+            loop.call_later(self.RETRY_AFTER_S * 2**tries, self._try_again, peer)
+
+    def _try_again(self, peer: str) -> None:
+        keys, tries = self.late.pop(peer)
+        if not self._tell(peer, keys):
+            self._try_later(peer, keys, tries=tries + 1)
 
 
 @contextmanager

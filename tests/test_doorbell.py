@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -21,9 +22,9 @@ from agents import operations
 from agents.connections import credentials
 from messaging import delivery, store
 from messaging.access import as_caller
-from messaging.doorbell import Bell, doorbell, socket_folder, stream_key
+from messaging.doorbell import Bell, Room, SocketBus, doorbell, socket_folder, stream_key
 from messaging.drafts import Draft
-from tests.hub import Address, eventually, in_background, key, new_agent
+from tests.hub import PATIENCE_S, Address, eventually, in_background, key, new_agent
 from tests.interleaving import in_own_connection
 from tests.processes import Site, free_port
 
@@ -284,3 +285,28 @@ def test_a_reader_who_waits_through_a_burst_from_another_process_is_never_left_w
         waiting = bob.waiting(after_sequence=page["after_sequence"])
     sending.result(5)
     assert got == [str(n) for n in range(100)]
+
+
+@pytest.mark.sqlite
+@pytest.mark.mutant("messaging/doorbell.py", "if loop and tries <= self.MAX_TRIES:", "if loop:")
+def test_processes_that_hang_are_given_up_and_told_nothing_twice_over(tmp_path):
+    deaf = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
+
+    async def ring_often() -> None:
+        bus = SocketBus(tmp_path)
+        bus.RETRY_AFTER_S = 0.001
+        bus.start(Room(asyncio.get_running_loop(), bus))
+        for number, peer in enumerate(deaf):
+            peer.bind(str(tmp_path / f"deaf-{number}"))
+        for number in range(100):
+            bus.publish([str(number)])
+        assert set(bus.late) == {"deaf-0", "deaf-1"}, "their queues are full by now"
+        async with asyncio.timeout(PATIENCE_S):
+            while bus.late:
+                await asyncio.sleep(0.01)
+
+    try:
+        in_background(lambda: asyncio.run(ring_often())).result(2 * PATIENCE_S)
+    finally:
+        for peer in deaf:
+            peer.close()
