@@ -312,6 +312,7 @@ def answered(agent: Agent, to: Agent) -> None:
 def sockets_that_are(broken: str) -> Iterator[None]:
     """The folder in which the processes of an SQLite hub find each other is of no use."""
     folder = socket_folder()
+    folder.mkdir(exist_ok=True)  # If nobody has waited yet.
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         peer = folder / "1-deaf"
         aside = Path(f"{folder}.aside")
