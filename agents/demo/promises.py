@@ -36,6 +36,7 @@ def claims(stage: Stage) -> Result:
     for bad in (
         "a",
         "a" * 32,
+        "Ann",
         "Ann-Claude",
         "-ann",
         "ann_claude",
