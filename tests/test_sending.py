@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import struct
 import threading
@@ -333,6 +334,7 @@ def sockets_that_are(broken: str) -> Iterator[None]:
             if folder.is_file():
                 folder.unlink()
             if aside.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # The hub may have opened its socket anew meanwhile.
                 aside.rename(folder)
             if peer.is_dir():
                 peer.rmdir()
