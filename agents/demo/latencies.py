@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from selectors import EVENT_READ, DefaultSelector
 from statistics import median
-from threading import Event
+from threading import Event, Semaphore
 
 from agents.demo import official
 from agents.demo.stage import Agent, Stage
@@ -57,6 +57,7 @@ class Reader:
     sent: list[float] = field(default_factory=list)
     arrived: list[float] = field(default_factory=list)
     calls: int = 0
+    one_more: Semaphore = field(default_factory=lambda: Semaphore(0))
     stopped: Event = field(default_factory=Event)
 
     def read(self, begin: float, end: float) -> None:
@@ -68,7 +69,9 @@ class Reader:
                 return
             page = self.agent.call("wait_for_messages", after_sequence=cursor, timeout_s=self._timeout_s(end))
             self.calls += 1
-            self.arrived += [self.agent.client.read_at] * len(page["messages"])
+            for _ in page["messages"]:
+                self.arrived.append(self.agent.client.read_at)
+                self.one_more.release()
             cursor = page["after_sequence"]
             if self.every_s is None:
                 asked_at = time.perf_counter()
@@ -115,6 +118,9 @@ def polling(stage: Stage, *, over_s: float) -> Result:
                 for reader in readers:
                     sender.send(reader.agent, f"message {number}", f"{reader.agent.handle} {number}")
                     reader.sent.append(sender.client.written_at)
+                    if reader.every_s is None:
+                        # The next send would compete with this message on its way.
+                        reader.one_more.acquire(timeout=OVERTIME_S)
             for done in reading:
                 done.result()
         except BaseException:
