@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from messaging import profiles
 from tests.hub import eventually, key
 
 # Each test runs once for each door.
@@ -577,3 +578,16 @@ def test_a_value_that_no_database_holds_is_no_fault_of_the_hub(alice):
     alice.call("create_channel", name="orders")
     told = {alice.refusal(tool, **arguments)["code"] for tool, arguments in BEYOND_ANY_DATABASE}
     assert told == {"invalid_argument"}
+
+
+def test_a_replay_is_answered_although_its_sender_is_paused_by_now(alice, bob):
+    person = profiles.ensure_person(alice.profile.owner)
+    calls = [
+        ("send_agent_message", {"to": "bob", "body": "hi", "idempotency_key": key()}),
+        ("ask_person", {"to": person.handle, "question": "?", "options": ["a", "b"], "idempotency_key": key()}),
+    ]
+    first = [alice.call(tool, **arguments) for tool, arguments in calls]
+    profiles.pause_profile(profile=alice.profile, by=None)
+    assert [alice.call(tool, **arguments) for tool, arguments in calls] == [{**r, "replayed": True} for r in first]
+    for tool, arguments in calls:
+        assert alice.refusal(tool, **{**arguments, "idempotency_key": key()})["code"] == "paused"
