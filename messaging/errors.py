@@ -72,7 +72,7 @@ class RateLimited(ParleyError):
 
 
 class Unavailable(ParleyError):
-    """The hub cannot do it at this moment; nothing was stored. Try again after `retry_after_s`."""
+    """The hub cannot do it at this moment. The same call may be repeated after `retry_after_s`."""
 
     code = "unavailable"
 

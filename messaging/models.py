@@ -2,7 +2,7 @@
 
 Sequences are handed out by locking `Stream` rows until the commit (see `delivery`), never by the database's own counters:
 those are given before the commit, and a reader would skip what commits late. The hot statements on these tables stand in
-`store`; tables have short names of their own, because those statements are read by people.
+`statements`; tables have short names of their own, because those statements are read by people.
 """
 
 from __future__ import annotations

@@ -236,5 +236,5 @@ def look_up(token_hash: bytes, *, clock: Callable[[], float] = time.monotonic) -
 
 def unauthenticated(code: str, what: str) -> errors.Unauthenticated:
     return errors.Unauthenticated(
-        f"{what} (the connect page of this hub makes one), and send it as `Authorization: Bearer <token>`.", code=code
+        f"{what} (the start page of this hub says how), and send it as `Authorization: Bearer <token>`.", code=code
     )
