@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from messaging import access, errors, handles, shapes
 from messaging.access import Caller
-from messaging.models import Channel, Membership, Profile, Stream
+from messaging.models import Channel, Membership, Stream
 from messaging.profiles import User, audit, live_profile
 
 # Agents read it beside the name, so it keeps to what a name may be: there is no room for instructions in it.
@@ -136,7 +136,3 @@ def _named(by: Caller, name: str) -> Channel:
     if channel.kind == Channel.Kind.DIRECT:
         raise errors.unknown_channel(name)
     return channel
-
-
-def members_of(channel: Channel) -> list[Profile]:
-    return [m.profile for m in channel.memberships.select_related("profile").order_by("profile__handle")]

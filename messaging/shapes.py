@@ -6,7 +6,7 @@ Times are ISO 8601 in UTC with a `Z`; ids are UUIDs as text; what may be absent 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -288,6 +288,3 @@ def iso(time: datetime | None) -> str | None:
 
 def iso_time(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-JsonObject = dict[str, Any]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from messaging import profiles
@@ -582,7 +584,7 @@ def test_a_value_that_no_database_holds_is_no_fault_of_the_hub(alice):
 
 def test_a_replay_is_answered_although_its_sender_is_paused_by_now(alice, bob):
     person = profiles.ensure_person(alice.profile.owner)
-    calls = [
+    calls: list[tuple[str, dict[str, Any]]] = [
         ("send_agent_message", {"to": "bob", "body": "hi", "idempotency_key": key()}),
         ("ask_person", {"to": person.handle, "question": "?", "options": ["a", "b"], "idempotency_key": key()}),
     ]
