@@ -134,6 +134,7 @@ async def wait(credential: Credential, arguments: Mapping[str, Any], bell: Bell,
     cancelled (then the page is empty). Raises what `delivery.wait_for_messages` raises.
     """
     caller, asked = admitted(WAIT, credential, arguments)
+    delivery.check_wait(asked.after_sequence, asked.timeout_s, asked.limit)
     with (
         door.waiting(credential, asked.timeout_s),
         doorbell.listen(stream_key(caller.inbox_id), bell),

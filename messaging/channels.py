@@ -11,7 +11,7 @@ from django.utils import timezone
 from messaging import access, errors, handles, shapes
 from messaging.access import Caller
 from messaging.models import Channel, Membership, Stream
-from messaging.profiles import User, audit, live_profile
+from messaging.profiles import User, audit, check_query, live_profile
 
 # Agents read it beside the name, so it keeps to what a name may be: there is no room for instructions in it.
 MAX_TOPIC = handles.MAX_DISPLAY_NAME
@@ -95,6 +95,7 @@ def list_channels(*, by: Caller, query: str = "", limit: int = 50, after: str = 
     if not 1 <= limit <= MAX_CHANNELS:
         raise errors.Invalid(f"`limit` is 1 to {MAX_CHANNELS}.", limit=MAX_CHANNELS)
     found = access.readable_channels(by).exclude(kind=Channel.Kind.DIRECT)
+    check_query(query, after)
     if query:
         found = found.filter(Q(name__icontains=access.channel_name(query)) | Q(topic__icontains=query))
     if after:

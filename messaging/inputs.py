@@ -30,6 +30,8 @@ class Input(BaseModel):
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, str) and "\0" in part:
                 raise PydanticCustomError("nul", "contains a NUL character, which cannot be stored; remove it")
+            if isinstance(part, str) and any("\ud800" <= c <= "\udfff" for c in part):
+                raise PydanticCustomError("surrogate", "contains half of a surrogate pair, which is no character")
             if isinstance(part, int) and abs(part) >= MAX_NUMBER:
                 raise PydanticCustomError("too_big", "is a number of more than 63 bits")
         return value

@@ -21,6 +21,7 @@ from messaging.models import AuditEntry, Block, InboxCursor, Presence, Profile, 
 User = Any  # Whatever AUTH_USER_MODEL says; messaging needs its id and name only.
 
 MAX_PEERS = 100
+MAX_QUERY = 200
 
 
 def audit(action: str, *, by: User | None, profile: Profile | None = None, **details: Any) -> None:
@@ -136,11 +137,18 @@ def live_profile(handle: str) -> Profile:
     return found
 
 
+def check_query(*parts: str) -> None:
+    """Refuses what is longer than any name could be, and longer than SQLite's LIKE takes."""
+    if any(len(part) > MAX_QUERY for part in parts):
+        raise errors.Invalid(f"`query` and `after` have at most {MAX_QUERY} characters.", limit=MAX_QUERY)
+
+
 def list_peers(*, by: Caller, query: str = "", limit: int = 20, after: str = "") -> shapes.Peers:
     """Who else is here, by handle: those with this part of a handle or display name in it, at most `limit` (1-100)."""
     if not 1 <= limit <= MAX_PEERS:
         raise errors.Invalid(f"`limit` is 1 to {MAX_PEERS}.", limit=MAX_PEERS)
     found = Profile.objects.filter(released_at=None).exclude(pk=by.profile_id).exclude(kind=Profile.Kind.SYSTEM)
+    check_query(query, after)
     wanted = query.strip().removeprefix("@")
     if wanted:
         found = found.filter(Q(handle__icontains=wanted) | Q(display_name__icontains=wanted))

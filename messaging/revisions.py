@@ -5,6 +5,7 @@ lock streams in the same order as a send, and they wake and notify nobody anew.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -49,7 +50,8 @@ def _revise(by: Caller, message_id: UUID, kind: str, body: str) -> shapes.Histor
     if message.retracted_at and kind == "edit":
         raise errors.Conflict("This message was retracted. Send a new one.", code="not_editable")
     if not (message.retracted_at if kind == "retraction" else message.body == body):
-        ring_after_commit(store.run(store.atomic(_steps(by, message, kind, body, timezone.now()))))
+        with suppress(_Unchanged):
+            ring_after_commit(store.run(store.atomic(_steps(by, message, kind, body, timezone.now()))))
     row = Message.objects.filter(pk=message_id).values_list(*pages.MESSAGE_FIELDS).get()
     return pages.history_message(pages.MessageRow(*row), now=timezone.now())
 
@@ -63,7 +65,10 @@ def _steps(by: Caller, message: Message, kind: str, body: str, now: datetime) ->
     # Only now, with the streams locked, is it certain that nobody else has retracted it.
     changed = yield _change(message.pk, kind, body, now)
     if not changed:
-        raise errors.Conflict("This message was retracted meanwhile.", code="not_editable")
+        retracted = (yield _retracted(message.pk))[0][0]
+        if kind == "edit" and retracted:
+            raise errors.Conflict("This message was retracted meanwhile.", code="not_editable")
+        raise _Unchanged
     if kind == "retraction":
         yield _empty_edits(message.pk, now)
     event: Any = new_id()
@@ -90,13 +95,21 @@ def _recipients(message_id: UUID) -> Statement:
     return Statement("SELECT inbox_id, route FROM delivery WHERE message_id = %s", [message_id])
 
 
+class _Unchanged(Exception):
+    """Somebody else has done the very same meanwhile: the sequences handed out are given back."""
+
+
+def _retracted(message_id: UUID) -> Statement:
+    return Statement("SELECT retracted_at IS NOT NULL FROM message WHERE id = %s", [message_id])
+
+
 def _change(message_id: UUID, kind: str, body: str, now: datetime) -> Statement:
-    """One row if it was not retracted before."""
+    """One row if it was not retracted before, nor has this body already."""
     if kind == "edit":
         return Statement(
             "UPDATE message SET body = %s, edited_at = %s, former_body = COALESCE(former_body, body) "
-            "WHERE id = %s AND retracted_at IS NULL RETURNING 1",
-            [body, now, message_id],
+            "WHERE id = %s AND retracted_at IS NULL AND body <> %s RETURNING 1",
+            [body, now, message_id, body],
         )
     return Statement(
         "UPDATE message SET body = '', former_body = NULL, retracted_at = %s WHERE id = %s AND retracted_at IS NULL RETURNING 1",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from messaging import profiles
-from tests.hub import eventually, key
+from tests.hub import eventually, in_background, key
 
 # Each test runs once for each door.
 pytestmark = pytest.mark.usefixtures("door")
@@ -593,3 +593,32 @@ def test_a_replay_is_answered_although_its_sender_is_paused_by_now(alice, bob):
     assert [alice.call(tool, **arguments) for tool, arguments in calls] == [{**r, "replayed": True} for r in first]
     for tool, arguments in calls:
         assert alice.refusal(tool, **{**arguments, "idempotency_key": key()})["code"] == "paused"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("list_peers", {"query": "a" * 60_000}),
+        ("list_channels", {"query": "a" * 60_000}),
+        ("wait_for_messages", {"timeout_s": 2**63 - 1}),
+        ("wait_for_messages", {"timeout_s": 1e308}),
+    ],
+)
+def test_what_is_far_too_much_is_refused_by_name(alice, tool, arguments):
+    assert alice.refusal(tool, **arguments)["code"] == "invalid_argument"
+    assert alice.call("whoami")["handle"] == "alice"
+
+
+@pytest.mark.parametrize("tool", ["list_peers", "list_channels", "search_messages"])
+def test_half_a_character_is_refused_by_name(hub, agent, tool):
+    alice = agent("alice", door="mcp")
+    assert alice.refusal(tool, query="@\ud800")["code"] == "invalid_argument"
+
+
+def test_one_edit_made_three_times_at_once_is_one_edit(alice, bob):
+    sent = alice.send("bob", "first")
+    tries = [
+        in_background(lambda: alice.call("edit_message", message_id=sent["message_id"], body="same")) for _ in range(3)
+    ]
+    assert [t.result(10)["body"] for t in tries] == ["same"] * 3
+    assert [(m["kind"], m["body"]) for m in bob.wait()["messages"]] == [("message", "same"), ("edit", "same")]
