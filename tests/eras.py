@@ -74,15 +74,23 @@ class OpenCall:
     """A tool call on a connection of its own, whose answer is read later or never."""
 
     def __init__(
-        self, hub: Address, token: str, tool: str, arguments: Any = None, *, era: str = LEGACY[0], request_id: Any = 1
+        self,
+        hub: Address,
+        token: str,
+        tool: str,
+        arguments: Any = None,
+        *,
+        era: str = LEGACY[0],
+        request_id: Any = 1,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         body = message(era, "tools/call", {"name": tool, "arguments": arguments or {}}, request_id=request_id)
         sent = headers(era, "tools/call", tool, token) | {"Content-Type": "application/json"}
-        self.connection = http.client.HTTPConnection("127.0.0.1", hub.port, timeout=PATIENCE_S)
+        self.connection = http.client.HTTPConnection("127.0.0.1", hub.port, timeout=patience_s)
         self.connection.request("POST", "/mcp", json.dumps(body), sent)
 
     def answer(self) -> Answer:
-        """The whole answer; raises `TimeoutError` when it does not come within five seconds."""
+        """The whole answer; raises `TimeoutError` when it does not come in time."""
         got = self.connection.getresponse()
         whole = Answer(got.status, {k.lower(): v for k, v in got.getheaders()}, got.read())
         self.connection.close()

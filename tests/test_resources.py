@@ -356,11 +356,12 @@ def test_while_the_database_is_away_tools_are_listed_waits_are_told_so_and_all_g
         alice, bob = parley.agents(["alice", "bob"])
 
         def wait(timeout_s: float) -> OpenCall:
-            return OpenCall(hub, alice, "wait_for_messages", {"timeout_s": timeout_s})
+            # Until it is known that there is no connection to be had, some seconds go by.
+            return OpenCall(hub, alice, "wait_for_messages", {"timeout_s": timeout_s}, patience_s=20)
 
         with parley.served(port=hub.port):
             call(hub, LEGACY[0], alice, "whoami")
-            long, short = wait(50), wait(2)
+            long, short = wait(50), wait(8)
             wait_until(lambda: hub.request("GET", "/readyz").json["open_waits"] == 2, "both are waiting")
             with taken_away(tmp_path, url):
                 assert ask(hub, LEGACY[0], "tools/list").status == 200
